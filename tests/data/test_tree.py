@@ -112,5 +112,5 @@ def test_lists_texts_and_bytes_that_are_none_are_refused(tmp_path):
         with pytest.raises(ValueError, match="the label tree"):
             LabelTree.from_json(text)
     (tmp_path / "latin.json").write_bytes(b'{"name": "caf\xe9"}')
-    with pytest.raises(ValueError, match="latin.json is not UTF-8"):
+    with pytest.raises(ValueError, match="latin.json is not a readable label tree"):
         LabelTree.read(tmp_path / "latin.json")

@@ -1,5 +1,6 @@
 """Runs and judgments: files that other tools read, lists that come back as they were, and files that are refused."""
 
+import gzip
 import json
 import math
 
@@ -524,3 +525,32 @@ def test_lines_are_counted_across_the_blocks_of_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "run.trec").write_text("".join(lines))
     with pytest.raises(ValueError, match=r"run.trec:31: "):
         formats.read_run(tmp_path / "run.trec")
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:-8] + bytes(8), lambda whole: b"no gzip"])
+def test_a_damaged_gz_file_is_refused_by_its_name(tmp_path, damage):
+    path = tmp_path / "run.trec.gz"
+    path.write_bytes(damage(gzip.compress(TREC.encode() * 100)))
+    with pytest.raises(ValueError, match=r"run\.trec\.gz is not a readable run: "):
+        RankingRun.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("q.txt.gz", b"q 0 i 1\n"), ("q.txt.gz", b"q"), ("q.json.gz", b" ")], ids=["lines", "one line", "JSON"]
+)
+def test_a_small_file_that_expands_as_no_run_does_is_refused_before_it_fills_the_memory(tmp_path, name, line):
+    (tmp_path / name).write_bytes(gzip.compress(line * (2**24 // len(line)), 1) * 3)
+    with pytest.raises(ValueError, match=f"{name} expands to more than 50 times its size, as no run does; unpack it"):
+        Qrels.load(tmp_path / name)
+
+
+def test_a_line_of_megabytes_is_refused(tmp_path):
+    path = written(tmp_path, "run.trec", TREC + "q " * 600_000)
+    with pytest.raises(ValueError, match=r"run\.trec:4: the line is too long: 'q q q "):
+        RankingRun.load(path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000])
+def test_json_nested_too_deep_is_refused_by_its_name(tmp_path, content):
+    with pytest.raises(ValueError, match=r"run\.json is not a readable run: maximum recursion depth"):
+        RankingRun.load(written(tmp_path, "run.json", content))

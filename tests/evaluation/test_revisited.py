@@ -218,7 +218,7 @@ def test_no_positives_is_nan_and_a_protocol_without_any_is_nan_without_a_warning
         (lambda: protocol_lists([{"ok": [1], "junk": []}]), "needs the lists easy, hard and junk"),
         (lambda: protocol_lists([{"easy": [1], "hard": [1], "junk": []}]), "judges gallery image 1 twice"),
         (lambda: GroundTruth(("a",), ("q",), ({"easy": [1], "hard": [], "junk": []},)), "gallery index 1, but there"),
-        (lambda: GroundTruth(("a",), ("q",), ({"easy": [-1], "hard": [], "junk": []},)), "gallery index -1, but there"),
+        (lambda: GroundTruth(("a",), ("q",), ({"easy": [-1], "hard": [], "junk": []},)), "gallery image -1, but"),
         (lambda: GroundTruth(("a",), (), ({"easy": [0], "hard": [], "junk": []},)), "judges 1 queries and names 0"),
     ],
 )
@@ -289,4 +289,22 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
 def test_json_that_is_no_ground_truth_is_refused(tmp_path, content, complaint):
     (tmp_path / "gnd.json").write_text(content)
     with pytest.raises(ValueError, match=complaint):
+        read_ground_truth(tmp_path / "gnd.json")
+
+
+@pytest.mark.parametrize("number", ["-1", "1e300", "-1e300", "Infinity", "NaN", "9223372036854775808"])
+def test_a_number_that_is_no_image_is_refused(tmp_path, number):
+    row = f'{{"bbx": [1, 2, 3, 4], "easy": [0, {number}], "hard": [], "junk": []}}'
+    (tmp_path / "gnd.json").write_text(f'{{"imlist": ["a", "b"], "qimlist": ["q"], "gnd": [{row}]}}')
+    with pytest.raises((ValueError, TypeError), match=r"gnd\.json"):
+        read_ground_truth(tmp_path / "gnd.json")
+    with pytest.raises((ValueError, TypeError), match=r"gnd\[0\]"):
+        protocol_lists(json.loads(f"[{row}]"))
+
+
+@pytest.mark.parametrize("number", ["1e300", "Infinity", "NaN"])
+def test_a_box_without_an_end_is_refused(tmp_path, number):
+    row = f'{{"bbx": [1, 2, {number}, 4], "easy": [0], "hard": [], "junk": []}}'
+    (tmp_path / "gnd.json").write_text(f'{{"imlist": ["a"], "qimlist": ["q"], "gnd": [{row}]}}')
+    with pytest.raises(ValueError, match=r"gnd\.json: bbx of 'q' has a number that is no pixel"):
         read_ground_truth(tmp_path / "gnd.json")

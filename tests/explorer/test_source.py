@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_refused_with_a_way_out(tmp_path, pictures):
     with pytest.raises(FileNotFoundError, match="nothing is embedded yet.*suprank report"):
         Source.read(folder)
     (folder / "recipe.toml").write_text("a = ")
-    with pytest.raises(ValueError, match="recipe.toml is not valid TOML"):
+    with pytest.raises(ValueError, match="recipe.toml is not a readable recipe"):
         Source.read(folder)
     with pytest.raises(ValueError, match="give one embedding per row"):
         Source.from_arrays("x", np.ones((3, 2), np.float32), pictures)

@@ -102,10 +102,32 @@ def test_a_file_that_is_cut_or_refers_to_itself_is_refused(tmp_path, content):
         load_plain_pickle(tmp_path / "plain.pkl")
 
 
+def _laughs(times):
+    """Two of two of two ... of them; written out, 2 to the power of `times`."""
+    laughs = ["ha", "ha"]
+    for _ in range(times):
+        laughs = [laughs, laughs]
+    return laughs
+
+
 def test_what_is_named_often_is_built_once(tmp_path):
-    laughs = []
-    for _ in range(60):
-        laughs = [laughs, laughs]  # written out, 2⁶⁰ lists
-    (tmp_path / "laughs.pkl").write_bytes(pickle.dumps(laughs))
+    (tmp_path / "laughs.pkl").write_bytes(pickle.dumps(_laughs(20)))
     found = load_plain_pickle(tmp_path / "laughs.pkl")
     assert found[0] is found[1]
+
+
+@pytest.mark.parametrize(
+    ("bomb", "complaint"),
+    [
+        (b"\x80\x04Nr\x00\x00\x01\x00.", "numbers an object 65,536 after 3 bytes"),
+        (pickle.dumps(_laughs(60)), r"names the same values again and again, 4\.61e\+18 in all"),
+        (b"\x80\x02K\x01" + b"\x85" * 5000 + b".", "names the same values again and again"),
+        (b"\x80\x02c_codecs\nencode\n]X\x06\0\0\0latin1\x86R.", "encodes something else than text"),
+        (b"\x80\x02cnumpy\ndtype\n]\x85R.", "holds an array of dtype list"),
+    ],
+)
+def test_a_small_file_that_asks_for_much_is_refused(tmp_path, bomb, complaint):
+    """The sizes that kill a process are in benchmarks/fuzz.py, and are tried in a child."""
+    (tmp_path / "bomb.pkl").write_bytes(bomb)
+    with pytest.raises(ValueError, match=f"bomb.pkl was not loaded: it {complaint}"):
+        load_plain_pickle(tmp_path / "bomb.pkl")

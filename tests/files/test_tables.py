@@ -93,3 +93,12 @@ def test_other_kinds_of_files_are_refused(tmp_path):
         read_table(tmp_path / "t.xlsx")
     with pytest.raises(MalformedError, match="a.parquet is not a readable Parquet file"):
         parse_table(b"hello", "a.parquet", ".parquet")
+
+
+@pytest.mark.parametrize("name", ["label_espèce", '"label ""espèce"""'])
+def test_column_names_that_are_not_utf_8_are_refused_and_007_does_not_become_7(tmp_path, name):
+    (tmp_path / "t.csv").write_bytes(f"path,{name}\na,007\nb,7\n".encode("latin-1"))
+    with pytest.raises(MalformedError, match="the column names are not UTF-8"):
+        read_table(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text(f"path,{name}\na,007\nb,7\n", encoding="utf-8")
+    assert read_table(tmp_path / "t.csv").table.column(1).to_pylist() == ["007", "7"]

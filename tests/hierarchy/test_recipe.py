@@ -33,7 +33,7 @@ def test_a_recipe_of_ones_own_is_called_after_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("title = ", "birds.toml is not TOML"),
+        ("title = ", "birds.toml is not a readable recipe"),
         ('levels = ["a", "b"]', "title: Field required"),
         ('title = "x"\nlevels = ["a"]', "must be two or more different names"),
         ('title = "x"\nlevels = ["a", "a"]', "must be two or more different names"),
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_named_with_its_entry(tmp_path, text, complaint):
 
 def test_a_recipe_that_is_not_utf_8_is_refused_by_its_name(tmp_path):
     (tmp_path / "birds.toml").write_bytes(b"title = 'caf\xe9'")
-    with pytest.raises(ValueError, match="birds.toml is not TOML"):
+    with pytest.raises(ValueError, match="birds.toml is not a readable recipe"):
         read_recipe(str(tmp_path / "birds.toml"))
 
 

@@ -559,3 +559,30 @@ def test_what_is_written_is_read_to_an_equal_config(tmp_path_factory, chosen):
 def test_what_nobody_would_read_is_refused(override, message):
     with pytest.raises(RecipeError, match=re.escape(message)):
         read_recipe("glyphs/happier", [override])
+
+
+def test_each_file_is_read_once_for_each_that_extends_it_however_many_ways_lead_there(monkeypatch):
+    """Each of 24 files extends the next one twice: without `done` the last would be read 2²⁴ times."""
+    for level in range(24):
+        written(f"r{level}.toml", f'extends = ["r{level + 1}.toml", "./r{level + 1}.toml"]\n')
+    written("r24.toml", SMALLEST)
+    parsed = []
+    monkeypatch.setattr(
+        recipe_files, "parse_toml", lambda source, parse=recipe_files.parse_toml: parsed.append(1) or parse(source)
+    )
+    assert read_recipe("r0.toml").loss.name == "roadmap"
+    assert len(parsed) == 25
+
+
+@pytest.mark.parametrize("names", [[f"r{level}.toml" for level in range(60)], ["r0.toml"] * 60])
+def test_a_recipe_extends_fifty_files_at_most(names):
+    for level in range(60):
+        written(f"r{level}.toml", f'extends = "r{level + 1}.toml"\n' if len(set(names)) > 1 else SMALLEST)
+    written("mine.toml", f"extends = {json.dumps(names if len(set(names)) == 1 else names[:1])}\n")
+    assert "extends more than 50 files, directly or not; merge some of them" in refused("mine.toml")
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = " + "{a=" * 100_000])
+def test_a_recipe_nested_too_deep_is_refused_by_its_name(text):
+    with pytest.raises(ValueError, match=r"^deep\.toml is not a readable recipe: maximum recursion depth"):
+        read_recipe(written("deep.toml", text))

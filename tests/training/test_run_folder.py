@@ -254,7 +254,7 @@ def test_a_finished_run_tells_its_result_with_null_for_what_is_undefined():
 def test_a_result_that_is_no_json_is_named():
     begun()
     Path("run/result.json").write_text("{")
-    with pytest.raises(RunFolderError, match=r"run/result.json is not JSON"):
+    with pytest.raises(ValueError, match=r"run/result.json is not a readable JSON file"):
         _ = RunFolder("run").result
 
 

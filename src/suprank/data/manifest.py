@@ -467,7 +467,7 @@ def _parse_meta(text: bytes, path: Path) -> dict[str, Any]:
     """The metadata that was saved with the columns, checked: the file may come from anybody."""
     try:
         meta = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         meta = None
     if not isinstance(meta, dict) or not all(_fits(meta[key], kind) for key, kind in _META_TYPES.items() if key in meta):
         raise ValueError(f"{path}: the ids, levels and root saved with it are damaged; import it again.")
@@ -491,7 +491,7 @@ def _find_root(meta: Mapping[str, Any], folder: Path) -> Path:
     candidates = [Path(meta["root"])] if "root" in meta else []
     if meta.get("relative_root"):
         candidates.append(folder / meta["relative_root"])
-    return next((root for root in candidates if root.is_dir()), folder)
+    return next((root for root in candidates if os.path.isdir(root)), folder)  # noqa: PTH112 - a name may be too long
 
 
 def _to_text(table: pa.Table, separator: str | None) -> pa.Table:

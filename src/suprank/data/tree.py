@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.files.atomic import write_atomically
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -69,11 +70,8 @@ class LabelTree:
     @classmethod
     def read(cls, path: str | PathLike[str]) -> LabelTree:
         """Read a tree from a .json file."""
-        try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text ({error}); write or copy it again.") from None
-        return cls.from_json(text, about=str(path))
+        with reading(path, "label tree"):
+            return cls.from_json(Path(path).read_text(encoding="utf-8-sig"), about=str(path))
 
     def to_json(self) -> str:
         """The tree as JSON, one line per class; the same tree gives the same bytes.

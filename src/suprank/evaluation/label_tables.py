@@ -12,6 +12,7 @@ import numpy as np
 
 from suprank.evaluation.embedding_files import check_file
 from suprank.files.binary import open_npy, open_parquet, read_columns
+from suprank.files.reading import reading
 from suprank.files.tables import DELIMITERS, MalformedError, check_header, records
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def read_label_table(path: str | os.PathLike[str]) -> LabelTable:
             f"{path}: {path.suffix or 'no extension'!r} cannot be read; save labels as .csv, .tsv, .parquet or .npy."
         )
     check_file(path, str(path))
-    table = readers[path.suffix.lower()](path)
+    with reading(path, "table of labels"):
+        table = readers[path.suffix.lower()](path)
     if len(set(table.names)) < len(table.names):
         twice = next(name for name in table.names if table.names.count(name) > 1)
         raise ValueError(f"{path} has two columns called {twice!r}; rename one.")
@@ -155,7 +157,7 @@ def _saved_separator(path: Path) -> str | None:
     beside = path.with_name(path.name + ".json")
     try:
         meta = json.loads(beside.read_bytes()) if beside.is_file() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         meta = {}  # not of suprank
     separator = meta.get("label_separator") if isinstance(meta, dict) else None
     return separator if isinstance(separator, str) and separator else None

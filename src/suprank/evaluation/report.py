@@ -16,6 +16,7 @@ from suprank.evaluation.metric_names import LEVEL_MEANS, check_level_name, parse
 from suprank.evaluation.report_comparison import compare_reports
 from suprank.evaluation.statistics import mean_intervals
 from suprank.evaluation.units import TRAINING, Units
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     import os
@@ -269,7 +270,8 @@ class Report:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Report:
         """Read what `save` wrote. The report is equal to the one that was saved."""
-        return report_files.read_report(Path(path), cls)
+        with reading(path, "report"):
+            return report_files.read_report(Path(path), cls)
 
     # Helpers
 

@@ -23,6 +23,7 @@ from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, choose_device
 from suprank.evaluation.units import classes_of_positives
+from suprank.files.reading import reading
 from suprank.files.revisited import read_revisited
 
 if TYPE_CHECKING:
@@ -70,10 +71,10 @@ class GroundTruth:
         object.__setattr__(self, "judgments", tuple(_check_lists(row, query) for query, row in enumerate(self.judgments)))
         for query, lists in zip(self.queries, self.judgments, strict=True):
             indices = np.concatenate([lists[kind] for kind in KINDS])
-            if indices.size and (indices.min() < 0 or indices.max() >= len(self.items)):
+            if indices.size and indices.max() >= len(self.items):
                 raise ValueError(
-                    f"query {query!r} judges gallery index {indices.max() if indices.min() >= 0 else indices.min()}, but there "
-                    f"are {len(self.items)} gallery images; do gnd and imlist come from one file?"
+                    f"query {query!r} judges gallery index {indices.max()}, but there are {len(self.items)} gallery images; do "
+                    f"gnd and imlist come from one file?"
                 )
 
 
@@ -254,10 +255,10 @@ def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.size == 0:
         return np.zeros(0, np.int64)
-    if array.dtype.kind == "f" and (array == np.floor(array)).all():  # the files come from Matlab, which has floats only
-        array = array.astype(np.int64)
+    if array.dtype.kind == "f" and (array == np.floor(array)).all() and (abs(array) < 2**53).all():
+        array = array.astype(np.int64)  # the files come from Matlab, which has floats only
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} has dtype {array.dtype}, but must be whole numbers.")
+        raise TypeError(f"{name} has dtype {array.dtype}, but must be whole numbers that are not larger than 2^53.")
     return array.astype(np.int64).reshape(-1)
 
 
@@ -270,6 +271,8 @@ def _check_lists(row: Mapping[str, ArrayLike], query: int) -> dict[str, NDArray[
         )
     lists = {kind: _integers(row[kind], f"gnd[{query}][{kind!r}]") for kind in KINDS}
     values, counts = np.unique(np.concatenate(list(lists.values())), return_counts=True)
+    if values.size and values[0] < 0:
+        raise ValueError(f"gnd[{query}] judges gallery image {values[0]}, but they are numbered from 0.")
     if (counts > 1).any():
         raise ValueError(
             f"gnd[{query}] judges gallery image {values[counts > 1][0]} twice; give it once, as easy, hard or junk."
@@ -285,6 +288,7 @@ def read_ground_truth(path: str | PathLike[str]) -> GroundTruth:
 
     No code in a pickle is run: see `suprank.files.revisited`.
     """
-    items, queries, rows = read_revisited(Path(path))
-    boxes = np.array([row["bbx"] for row in rows], np.float64).reshape(-1, 4) if all("bbx" in row for row in rows) else None
-    return GroundTruth(tuple(items), tuple(queries), rows, boxes)
+    with reading(path, "ground truth"):
+        items, queries, rows = read_revisited(Path(path))
+        boxes = np.array([row["bbx"] for row in rows], np.float64).reshape(-1, 4) if all("bbx" in row for row in rows) else None
+        return GroundTruth(tuple(items), tuple(queries), rows, boxes)

@@ -51,6 +51,7 @@ from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.atomic import own_file
 from suprank.files.binary import open_npy
+from suprank.files.reading import reading
 from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
@@ -284,8 +285,10 @@ class Source:
         from suprank.evaluation.units import TRAINING
 
         written = sorted((self.folder / REPORTS).glob(f"{quote(self.test, safe=' ')}-epoch-*.json"))
-        settings = json.loads(own_file(written[-1]).read_bytes())["settings"] if written else {}
-        return dict(settings.get(TRAINING) or {})
+        if not written:
+            return {}
+        with reading(written[-1], "report"):
+            return dict(json.loads(own_file(written[-1]).read_bytes())["settings"].get(TRAINING) or {})
 
     def evaluate(self, rows: NDArray[np.int64] | None = None, **options: Any) -> Report:
         """Run `suprank.evaluation.evaluate` on these queries and this gallery; `options` are its own (metrics, ks, ...).
@@ -362,10 +365,8 @@ def _name(folder: Path) -> str:
 
 
 def _read_recipe(file: Path) -> dict[str, Any]:
-    try:
+    with reading(file, "recipe"):
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not valid TOML ({error}); restore it from a copy.") from error
 
 
 def _read_log(file: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,14 @@
 """Load pickles of plain data (containers, numbers, text and numpy arrays of them) without running code.
 
 A pickle is a program, and datasets are downloaded. This loader builds containers, numbers, text and arrays from their bytes,
-and refuses a file that asks for anything else.
+and refuses a file that asks for anything else, or for far more than its size holds.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_MOST_VALUES = 10_000_000  # of a file, each counted as often as it is reached: revisited Oxford has 200,000
+
+
 def load_plain_pickle(path: str | PathLike[str]) -> Any:
     """Load a pickle of dictionaries, lists, values and numpy arrays. Tuples and sets become lists.
 
@@ -26,13 +31,56 @@ def load_plain_pickle(path: str | PathLike[str]) -> Any:
     else (a class, a function, an array of objects), or is truncated or forged, raises a ValueError that names it.
     """
     path = Path(path)
-    with path.open("rb") as file:
-        try:
-            return _plain(_Unpickler(file, encoding="latin1").load())  # latin1: how Python 2 and numpy wrote bytes
-        except _Refused as refusal:
-            raise ValueError(f"{path} was not loaded: {refusal}") from None
-        except Exception as error:  # a truncated or forged pickle can raise anything
-            raise ValueError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); download it again.") from None
+    content = path.read_bytes()
+    try:
+        _check_operations(content)
+        loaded = _Unpickler(io.BytesIO(content), encoding="latin1").load()  # latin1: how Python 2 and numpy wrote bytes
+        plain, values = _plain(loaded, {})
+        _check_number(values)
+        return plain
+    except _Refused as refusal:
+        raise ValueError(f"{path} was not loaded: {refusal}") from None
+    except Exception as error:  # a truncated or forged pickle can raise anything
+        raise ValueError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); download it again.") from None
+
+
+def _check_operations(content: bytes) -> None:
+    """Refuse operations that take far more memory, stack or time than the file has bytes, before any is carried out.
+
+    The memo is allocated up to its highest number. A tuple is hashed with all that it holds, in C's recursion and as often as
+    it is named; lists and dictionaries cannot be hashed, and a set keeps the hashes of its members.
+    """
+    stack: list[int] = []  # how many values are hashed with each object
+    marks: list[int] = []
+    memo: dict[int, int] = {}
+    handled = 0
+    for operation, argument, place in pickletools.genops(content):
+        name, before = operation.name, operation.stack_before
+        if name == "MARK":
+            marks.append(len(stack))
+        elif name == "POP" and marks[-1:] == [len(stack)]:
+            marks.pop()
+        elif name.endswith("PUT") or name == "MEMOIZE":
+            number = len(memo) if argument is None else int(argument)
+            if number > (place or 0):
+                raise _Refused(f"it numbers an object {number:,} after {place:,} bytes, which would fill the memory.")
+            memo[number] = stack[-1]
+        elif name.endswith("GET"):
+            stack.append(memo[int(argument or 0)])
+        else:
+            marked = pickletools.markobject in before
+            first = marks.pop() - before.index(pickletools.markobject) if marked else len(stack) - len(before)
+            held = sum(stack[first:])
+            del stack[first:]
+            stack += [1 + held if name.startswith("TUPLE") or name == "DUP" else 1] * len(operation.stack_after)
+            _check_number(handled := handled + held)
+
+
+def _check_number(values: int) -> None:
+    if values > _MOST_VALUES:
+        raise _Refused(
+            f"it names the same values again and again, {values:.3g} in all, where {_MOST_VALUES:,} are read at most."
+        )
 
 
 def explain_load_error(error: Exception) -> str:
@@ -69,7 +117,8 @@ class _Dtype:
 
     def __init__(self, code: Any, *_: Any) -> None:
         if not isinstance(code, str) or code[:1] not in set("biufUS"):
-            raise _Refused(f"it holds an array of dtype {code!r}, where only numbers and text are read.")
+            shown = repr(code) if isinstance(code, str) else type(code).__name__
+            raise _Refused(f"it holds an array of dtype {shown}, where only numbers and text are read.")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: Any) -> None:
@@ -104,9 +153,9 @@ def _scalar(dtype: Any, content: Any) -> Any:
 
 
 def _latin1(text: Any, encoding: Any) -> bytes:
-    if encoding not in ("latin1", "latin-1"):
-        raise _Refused(f"it encodes text as {encoding!r}, which arrays do not need.")
-    return str(text).encode("latin1")
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise _Refused("it encodes something else than text as Latin-1, which arrays do not need.")
+    return text.encode("latin1")
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
@@ -122,18 +171,22 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-def _plain(content: Any, done: dict[int, Any] | None = None) -> Any:
-    """The content with arrays in place of their stand-ins, and lists in place of tuples and sets.
+def _plain(content: Any, done: dict[int, tuple[Any, int]]) -> tuple[Any, int]:
+    """The content with arrays in place of their stand-ins, and lists in place of tuples and sets; and the number of its values.
 
-    An object that is referenced many times stays one object (`done`): copied each time, 200 bytes could fill any memory.
+    An object that is named many times stays one object (`done`), whose values count each time: whoever goes through them all
+    takes that long. Copied each time, 200 bytes could fill any memory.
     """
-    done = {} if done is None else done
     if isinstance(content, _Array):
-        return content.value
+        return content.value, max(1, np.size(content.value))
     if id(content) in done:
         return done[id(content)]
+    plain, values = content, 1
     if isinstance(content, dict):
-        done[id(content)] = {key: _plain(value, done) for key, value in content.items()}
+        found = {key: _plain(value, done) for key, value in content.items()}
+        plain, values = {key: one for key, (one, _) in found.items()}, 1 + sum(count for _, count in found.values())
     elif isinstance(content, list | tuple | set | frozenset):
-        done[id(content)] = [_plain(value, done) for value in content]
-    return done.get(id(content), content)
+        members = [_plain(value, done) for value in content]
+        plain, values = [one for one, _ in members], 1 + sum(count for _, count in members)
+    done[id(content)] = plain, values
+    return plain, values

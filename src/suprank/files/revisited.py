@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from suprank.files.plain_pickle import load_plain_pickle
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,15 +27,16 @@ class RevisitedFile(NamedTuple):
 def read_revisited(path: Path) -> RevisitedFile:
     """Read `gnd_roxford5k.pkl`, `gnd_rparis6k.pkl`, or the same content as `.json`. No code of the pickle is run."""
     if path.suffix.lower() == ".json":
-        try:
-            content = json.loads(path.read_text(encoding="utf-8-sig"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
+        with reading(path, "ground truth"):
+            try:
+                content = json.loads(path.read_text(encoding="utf-8-sig"))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
     else:
         content = load_plain_pickle(path)
     if not isinstance(content, dict) or not set(KEYS) <= set(content):
         keys = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{path} holds {keys}, but a revisited ground truth has the keys imlist, qimlist and gnd.")
+        raise ValueError(f"{path} holds {str(keys)[:200]}, but a revisited ground truth has the keys imlist, qimlist and gnd.")
     items, queries = (_names(content[key], f"{path}: {key}") for key in KEYS[:2])
     judgments = content["gnd"]
     if not isinstance(judgments, list) or not all(isinstance(row, dict) for row in judgments):
@@ -43,6 +45,9 @@ def read_revisited(path: Path) -> RevisitedFile:
         raise ValueError(
             f"{path}: gnd has {len(judgments)} entries and qimlist has {len(queries)}; there must be one per query."
         )
+    for query, row in zip(queries, judgments, strict=True):
+        if row.get("bbx") is not None and not (abs(np.asarray(row["bbx"], np.float64)) < 2**31).all():
+            raise ValueError(f"{path}: bbx of {query!r} has a number that is no pixel of an image.")
     return RevisitedFile(items, queries, judgments)
 
 

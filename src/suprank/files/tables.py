@@ -14,7 +14,7 @@ import csv
 import difflib
 import io
 import itertools
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from suprank.files.binary import open_parquet, read_columns
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -81,9 +82,9 @@ def check_header(names: Sequence[str], about: str) -> None:
         raise MalformedError(f"{about} is empty; its first line must name the columns, such as path,label_species,label_genus.")
     if "" in names:
         raise MalformedError(f"{about}: column {names.index('') + 1} has no name; the first line must name every column.")
-    for name in names:
-        if names.count(name) > 1:
-            raise MalformedError(f"{about} has two columns called {name!r}; rename one.")
+    if len(set(names)) < len(names):
+        name = Counter(names).most_common(1)[0][0]
+        raise MalformedError(f"{about} has two columns called {name!r}; rename one.")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -120,7 +121,7 @@ class Table:
         """The cells of a column, in one chunk."""
         import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
-        if name not in self.names:
+        if self.table.schema.get_field_index(name) < 0:  # not `names`, a new list each time: there may be 20,000
             raise self.missing_column(name)
         cells = self.table.column(name).combine_chunks()
         return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells  # empty tables stay chunked
@@ -174,7 +175,8 @@ def parse_table(content: bytes, about: str, suffix: str) -> Table:
     """
     suffix = suffix.lower()
     if suffix in DELIMITERS:
-        table = _parse_text(content, about, DELIMITERS[suffix])
+        with reading(about, "table"):
+            table = _parse_text(content, about, DELIMITERS[suffix])
     elif suffix == ".parquet":
         try:
             with open_parquet(Path(about), about, content=content) as file:
@@ -221,6 +223,8 @@ def _parse_text(content: bytes, about: str, delimiter: str) -> Table:
         raise MalformedError(
             f"{about} cannot be read ({error}); it must be UTF-8 text, with column names in its first line."
         ) from None
+    if set(table.schema.types) != {pa.string()} or "\ufffd" in "".join(names):  # not in `column_types`: 007 would become 7
+        raise MalformedError(f"{about}: the column names are not UTF-8 (Latin-1?); save the file as UTF-8.")
     found = Table(about, table.rename_columns(names), content, delimiter)
     for row in ragged[:1]:
         raise MalformedError(

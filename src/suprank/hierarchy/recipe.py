@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from suprank.files.reading import reading
 from suprank.hierarchy.text import label_key
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -218,12 +219,11 @@ def read_recipe(name: str) -> Recipe:
         file = _folder() / f"{name}.toml"
     else:
         raise ValueError(f"there is no recipe {name!r}; choose from {', '.join(recipe_names())}, or give a .toml file.")
-    try:
-        return Recipe.model_validate({"name": Path(name).stem, **tomllib.loads(file.read_bytes().decode())})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} is not TOML: {error}.") from None
-    except ValidationError as error:
-        raise ValueError(f"{name}: {validation_message(error)}") from None
+    with reading(name, "recipe"):
+        try:
+            return Recipe.model_validate({"name": Path(name).stem, **tomllib.loads(file.read_bytes().decode())})
+        except ValidationError as error:
+            raise ValueError(f"{name}: {validation_message(error)}") from None
 
 
 def validation_message(error: ValidationError) -> str:

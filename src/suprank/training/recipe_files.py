@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from suprank.files.reading import reading
 from suprank.training.presets import BASE, METHODS, compose, compositions, presets
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
 SUFFIX = ".toml"
+_MOST_FILES = 50  # that a recipe extends
+_Tables = tuple[dict[str, Any], dict[str, str]]
 
 
 class RecipeError(ValueError):
@@ -104,13 +107,19 @@ def _find_shipped(path: Path) -> RecipeSource | None:
 
 
 def load_tables(
-    source: RecipeSource, check: Callable[[dict[str, Any], str], None] | None = None, chain: tuple[RecipeSource, ...] = ()
-) -> tuple[dict[str, Any], dict[str, str]]:
+    source: RecipeSource,
+    check: Callable[[dict[str, Any], str], None] | None = None,
+    chain: tuple[RecipeSource, ...] = (),
+    done: dict[RecipeSource, _Tables] | None = None,
+) -> _Tables:
     """The tables of a recipe and of what it extends, and the source of each entry, by dotted name.
 
     `check(tables, name)` is called for every recipe, and may refuse it. `chain` are the recipes on the way to this one, each of
-    which extends the next.
+    which extends the next; `done` those that are merged already.
     """
+    done = {} if done is None else done
+    if source in done:
+        return done[source]
     if source.is_in(chain):
         names = " → ".join(one.name for one in (*chain, source))
         raise RecipeError(f"recipes extend each other in a circle: {names}; take one extends out.")
@@ -120,14 +129,17 @@ def load_tables(
         bases = [bases]
     if not isinstance(bases, list) or not all(isinstance(one, str) and one for one in bases):
         raise RecipeError(f'extends: {bases!r} should be a file, "base.toml", or a list of files ({source.name}).')
+    if max(len(bases), len(chain), len(done)) > _MOST_FILES:
+        raise RecipeError(f"{source.name} extends more than {_MOST_FILES} files, directly or not; merge some of them.")
     if check is not None:
         check(values, source.name)
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for base in bases:
-        base_values, base_origins = load_tables(_find_extended(base, source), check, (*chain, source))
+        base_values, base_origins = load_tables(_find_extended(base, source), check, (*chain, source), done)
         merged, origins = merge_tables(merged, base_values), origins | base_origins
-    return merge_tables(merged, values), origins | dict.fromkeys(dotted_names(values), source.name)
+    done[source] = merge_tables(merged, values), origins | dict.fromkeys(dotted_names(values), source.name)
+    return done[source]
 
 
 def _find_extended(base: str, source: RecipeSource) -> RecipeSource:
@@ -148,12 +160,13 @@ def _read_text(file: Path) -> str:
 
 
 def parse_toml(source: RecipeSource) -> dict[str, Any]:
-    try:
-        return tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as error:
-        what, _, place = str(error).partition(" (at ")
-        at = f" at {place.removesuffix(')')}" if place else ""
-        raise RecipeError(f"{source.name} is not TOML{at}: {what[:1].lower()}{what[1:]}.") from None
+    with reading(source.name, "recipe"):
+        try:
+            return tomllib.loads(source.text)
+        except tomllib.TOMLDecodeError as error:
+            what, _, place = str(error).partition(" (at ")
+            at = f" at {place.removesuffix(')')}" if place else ""
+            raise RecipeError(f"{source.name} is not TOML{at}: {what[:1].lower()}{what[1:]}.") from None
 
 
 def merge_tables(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from urllib.parse import quote
 from suprank import __version__
 from suprank.files.atomic import TEMPORARY_FILE, own_file, write_atomically
 from suprank.files.folders import ForeignFilesError, refuse_foreign_files
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -260,10 +261,8 @@ def _finite(value: Any) -> Any:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    try:
+    with reading(file, "JSON file"):
         return json.loads(file.read_bytes())
-    except ValueError as error:
-        raise RunFolderError(f"{file} is not JSON ({error}); delete it, or restore it from a copy.") from error
 
 
 def may_differ(name: str, config: TrainConfig) -> bool:

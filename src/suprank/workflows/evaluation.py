@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.files.label_digest import label_digests
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -192,7 +193,8 @@ def imported_task(qrels: Any) -> dict[str, Any] | None:
     file = Path(qrels).with_name(TASK) if isinstance(qrels, str | os.PathLike) else None
     if file is None or not file.is_file():
         return None
-    task = json.loads(file.read_bytes())
+    with reading(file, "task"):
+        task = json.loads(file.read_bytes())
     known = isinstance(task, dict) and {"name", "self_match", "ks", "main_score"} <= task.keys()
     return task if known else None  # else it is a file of somebody else's
 

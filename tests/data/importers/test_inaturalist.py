@@ -106,7 +106,7 @@ def test_a_species_that_the_names_lack_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
-        ("{", "is not JSON"),
+        ("{", "is not a readable list of categories"),
         ('{"categories": []}', "no list of categories"),
         ('{"images": []}', "no list of categories"),
         ('[{"id": 1, "name": "a"}]', "has no 'genus'.*2018"),

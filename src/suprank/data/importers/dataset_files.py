@@ -12,6 +12,7 @@ from typing import Any
 
 from suprank.data.columns import SPLITS
 from suprank.data.importers.folder import IMAGES
+from suprank.files.reading import reading
 
 PARQUET, ARROW, WEBDATASET, IMAGEFOLDER = "parquet", "arrow", "webdataset", "imagefolder"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -95,21 +96,16 @@ def _saved_files(folder: Path, below: str) -> list[str]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
+    with reading(path, "JSON file"):
         return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); save the dataset again.") from error
 
 
 def read_card(path: Path) -> dict[str, Any]:
     """The YAML at the top of a dataset card."""
     from huggingface_hub import metadata_load
-    from yaml import YAMLError
 
-    try:
+    with reading(path, "dataset card"):
         return metadata_load(path) or {}
-    except (YAMLError, ValueError) as error:
-        raise ValueError(f"{path} begins with YAML that cannot be read ({error}); correct it.") from error
 
 
 def select_files(names: Iterable[str], card: Mapping[str, Any], config: str | None, about: str) -> DatasetFiles:

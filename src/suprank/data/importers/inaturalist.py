@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from suprank.data.importers.base import Importer, line_error, manifest_from_rows, numbered_lines, require_file
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,18 +106,18 @@ def _taxonomy(file: Path, ranks: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
 
 def _entries(file: Path, ranks: tuple[str, ...]) -> dict[int, dict[str, Any]]:
     """The categories by id: the list under `categories` of a dataset file, or the whole of `categories.json`."""
-    try:
+    with reading(file, "list of categories"):
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}); unpack it if it is an archive, or download it again.") from error
-    listed = content.get("categories") if isinstance(content, dict) else content
-    if not isinstance(listed, list) or not listed:
-        raise ValueError(f"{file} has no list of categories; is it another file of this name?")
-    for entry in listed:
-        for key in ("id", "name", *ranks):
-            if key not in entry:
-                raise ValueError(f"{file}: category {entry} has no {key!r}; the ranks are in the files of 2018, not of 2017.")
-    return {int(entry["id"]): entry for entry in listed}
+        listed = content.get("categories") if isinstance(content, dict) else content
+        if not isinstance(listed, list) or not listed:
+            raise ValueError(f"{file} has no list of categories; is it another file of this name?")
+        for entry in listed:
+            for key in ("id", "name", *ranks):
+                if key not in entry:
+                    raise ValueError(
+                        f"{file}: category {entry} has no {key!r}; the ranks are in the files of 2018, not of 2017."
+                    )
+        return {int(entry["id"]): entry for entry in listed}
 
 
 INAT_BASE = Importer(

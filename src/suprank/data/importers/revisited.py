@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from suprank.data.importers.base import Importer, require_file
 from suprank.data.manifest import Manifest
+from suprank.files.reading import reading
 from suprank.files.revisited import read_revisited
 
 
@@ -27,7 +28,8 @@ def read(root: Path, name: str) -> dict[str, Manifest]:
     gallery, queries, judgments = read_revisited(path)
     for key, listed in (("imlist", gallery), ("qimlist", queries)):
         _check_names(listed, f"{path}: {key}")
-    boxes = _boxes(judgments, queries, path)
+    with reading(path, "ground truth"):
+        boxes = _boxes(judgments, queries, path)
     names = [*queries, *gallery]
     columns = {
         "path": [f"jpg/{name}.jpg" for name in names],

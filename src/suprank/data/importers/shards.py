@@ -245,10 +245,8 @@ def _annotations(archive: Archive, fields: Mapping[str, str], key: str, taken: M
         if one in _TEXT:
             found[one] = archive.read(member).decode(errors="replace").strip()
         elif one in _JSON:
-            try:
+            with reading(f"{archive.path}: {member}", "JSON file"):
                 entries = json.loads(archive.read(member))
-            except ValueError as error:
-                raise ValueError(f"{archive.path}: {member} is not JSON ({error}); write the shard again.") from error
             if isinstance(entries, dict):
                 free = {name: value for name, value in entries.items() if _is_plain(value) and name not in taken}
                 found = free | found
@@ -344,10 +342,8 @@ def _metadata_table(reader: ImageFiles, name: str) -> pa.Table:
     data, about = reader.read(name), str(reader.root / name)
     if not name.endswith(".jsonl"):
         return parse_table(data, about, PurePosixPath(name).suffix).table.replace_schema_metadata(None)
-    try:
+    with reading(about, "list of images"):
         rows = [json.loads(line) for line in data.decode("utf-8-sig").split("\n") if line.strip()]
-    except ValueError as error:
-        raise ValueError(f"{about} has a line that is not JSON ({error}); correct it.") from error
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{about} has a line that is not a JSON object; write one for each image.")
     return _table([{key: value for key, value in row.items() if _is_plain(value)} for row in rows])

@@ -22,13 +22,14 @@ import io
 import json
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from suprank.evaluation.rankings.item_ids import check_no_blanks, shorten
 from suprank.evaluation.rankings.pair_table import PairTable
 from suprank.evaluation.rankings.prediction_csv import prediction_rows
 from suprank.files.atomic import atomic_writer
 from suprank.files.binary import open_parquet
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ GZIP = ".gz"
 _ARROW_BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 _IDS = (0, 2)  # columns of TREC files that hold ids; the first of the others, and a run's tag, are not used
 _BLANKS = tuple(map(bytes, [[code] for code in (*range(0x0B, 0x0E), *range(0x1C, 0x20))]))  # that `str.split` also divides at
+_MOST_EXPANSION = 50
+_LONGEST = 1 << 20  # characters of a line
 _BLOCK = 1 << 13  # characters that are split at a time: with more, the fields no longer fit into the cache
 _NUMBERS: dict[str, Callable[[str], Any]] = {"q": int, "d": float}  # as in `PairTable`
 _END = "\0"  # stands for the end of a line among the fields
@@ -132,10 +135,8 @@ def _read(path: Path, table: PairTable, trec: _Reader, more: Mapping[str, _Reade
     if kind not in readers or (path.suffix.lower() == GZIP and kind not in (TREC[0], ".json")):
         known = ", ".join([*TREC, *list(readers)[1:], ".trec.gz", ".json.gz"])
         raise ValueError(f"{path} is of a format that is not read here; use {known}.")
-    try:
+    with reading(path, "run" if trec is _read_trec_run else "file of judgments"):
         readers[kind](path, table)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}.") from None
     return table
 
 
@@ -148,10 +149,15 @@ def _kind(path: Path) -> str:
     return kind if kind in (".json", ".csv", ".parquet", ".parq", ".lz4") else TREC[0]
 
 
-def _open(path: Path) -> TextIO:
-    if path.suffix.lower() == GZIP:
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The content of a file, some whole lines at a time; refused if it expands as no run does, or has a line as none has."""
+    most = _MOST_EXPANSION * path.stat().st_size + _ARROW_BLOCK
+    with gzip.open(path) if path.suffix.lower() == GZIP else path.open("rb") as file:
+        while block := file.read(_ARROW_BLOCK):
+            block += file.readline(_ARROW_BLOCK)
+            if file.tell() > most:
+                raise ValueError(f"{path} expands to more than {_MOST_EXPANSION} times its size, as no run does; unpack it.")
+            yield block
 
 
 def _read_trec_run(path: Path, table: PairTable) -> None:
@@ -173,21 +179,21 @@ def _columns(
 ) -> Iterator[tuple[Sequence[int], list[Sequence[Any]]]]:
     """The numbers and the columns of some lines at a time; blank lines, and those that begin with #, are left out."""
     first = 1
-    with gzip.open(path) if path.suffix.lower() == GZIP else path.open("rb") as file:
-        while block := file.read(_ARROW_BLOCK):
-            block += file.readline()
-            columns = _arrow_columns(block, width, typecodes)
-            if columns is not None:
-                numbers = range(first, first + len(columns[0]))
-                yield numbers, columns
-                first = numbers.stop
-                continue
-            text = io.TextIOWrapper(io.BytesIO(block), encoding="utf-8-sig" if first == 1 else "utf-8")
-            while lines := text.readlines(_BLOCK):
-                yield _fast_columns(lines, first, width, typecodes) or _checked_columns(
-                    lines, first, width, typecodes, path, expected
-                )
-                first += len(lines)
+    for block in _blocks(path):
+        columns = _arrow_columns(block, width, typecodes)
+        if columns is not None:
+            numbers = range(first, first + len(columns[0]))
+            yield numbers, columns
+            first = numbers.stop
+            continue
+        text = io.TextIOWrapper(io.BytesIO(block), encoding="utf-8-sig" if first == 1 else "utf-8")
+        while lines := text.readlines(_BLOCK):
+            if len(lines[-1]) > _LONGEST:  # those before it are shorter than a block
+                raise ValueError(f"{path}:{first + len(lines) - 1}: the line is too long: {shorten(lines[-1])}.")
+            yield _fast_columns(lines, first, width, typecodes) or _checked_columns(
+                lines, first, width, typecodes, path, expected
+            )
+            first += len(lines)
 
 
 def _arrow_columns(block: bytes, width: int, typecodes: Mapping[int, str]) -> list[Sequence[Any]] | None:
@@ -273,11 +279,10 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def _read_json(path: Path, table: PairTable) -> None:
-    with _open(path) as file:
-        try:
-            lists = json.loads(file.read(), object_pairs_hook=_Pairs)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
+    try:
+        lists = json.loads(b"".join(_blocks(path)).decode("utf-8-sig"), object_pairs_hook=_Pairs)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
     for query, pairs in lists if isinstance(lists, _Pairs) else [("", None)]:
         if not isinstance(pairs, _Pairs):
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from suprank.evaluation.rankings.item_ids import shorten
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ def csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[s
     The csv module is of no use here: it limits a field to 131,072 characters for the whole process, which is less than a
     list of 8,000 images.
     """
-    with path.open(encoding="utf-8-sig") as file:
+    with reading(path, "text file"), path.open(encoding="utf-8-sig") as file:
         header = file.readline()
         if tuple(_fields(header)) != columns:
             raise ValueError(
