@@ -375,7 +375,7 @@ def temporary_folder() -> Iterator[Path]:
 
 def _labels_file(path: Path, rows: slice, *, start: int = 0, separator: str = "") -> None:
     """Columns species, genus and family by name, and an id of its own for each row; a second species on every fourth."""
-    lines = ["species,genus,family,id"]
+    lines = ["label_species,label_genus,label_family,id"]
     for number, (species, genus, family) in enumerate(_KINGDOM[rows].tolist(), start):
         second = f"{separator}s{species // 3 * 3}" if separator and number % 4 == 0 else ""
         lines.append(f"s{species}{second},g{genus},f{family},image {number}")

@@ -197,7 +197,7 @@ def test_settings_that_are_no_heads_are_refused(tmp_path, entries, message):
 def test_settings_that_are_no_json_are_refused(tmp_path, text):
     made().save(tmp_path)
     (tmp_path / "head.json").write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match="head.json (is not JSON|has format None)"):
+    with pytest.raises(ValueError, match="head.json (is not a readable description of a head|has format None)"):
         Head.load(tmp_path)
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.files.reading import reading
+
 if TYPE_CHECKING:
     from os import PathLike
 
@@ -32,16 +34,15 @@ def load_plain_pickle(path: str | PathLike[str]) -> Any:
     """
     path = Path(path)
     content = path.read_bytes()
-    try:
-        _check_operations(content)
-        loaded = _Unpickler(io.BytesIO(content), encoding="latin1").load()  # latin1: how Python 2 and numpy wrote bytes
-        plain, values = _plain(loaded, {})
-        _check_number(values)
-        return plain
-    except _Refused as refusal:
-        raise ValueError(f"{path} was not loaded: {refusal}") from None
-    except Exception as error:  # a truncated or forged pickle can raise anything
-        raise ValueError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); download it again.") from None
+    with reading(path, "pickle"):
+        try:
+            _check_operations(content)
+            loaded = _Unpickler(io.BytesIO(content), encoding="latin1").load()  # latin1: how Python 2 and numpy wrote bytes
+            plain, values = _plain(loaded, {})
+            _check_number(values)
+            return plain
+        except _Refused as refusal:
+            raise ValueError(f"{path} was not loaded: {refusal}") from None
 
 
 def _check_operations(content: bytes) -> None:

@@ -173,10 +173,8 @@ def _missing(path: Path, name: str) -> str:
 
 
 def _read_record(path: Path) -> _Record:
-    try:
+    with reading(path, "description of a head (train or copy the head again)"):
         entries: Any = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); train or copy the head again.") from error
     found = entries.get("format") if isinstance(entries, dict) else None
     if found != FORMAT:
         raise ValueError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -31,19 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FORMAT = 6
-"""Format 5 had no `hub_backbone`, 4 no `head`, and 3 no `decoder` either; 2 spelled `normalization` with s; 1 also had `crop`,
-a share, in place of `resize`, and no squash, fast_jpeg and precision."""
 
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
-
-OLDER = (
-    "%s was saved by an older suprank, which did not save squash, fast_jpeg, precision and test_resize=0 of the recipe: "
-    "if the recipe sets one of them, give the same as an option, or metrics differ from those of the training run."
-)
-
-_SINCE_2: dict[str, Any] = {"squash": False, "fast_jpeg": False, "precision": "fp32"}  # entries that format 1 does not have
-_RENAMED = {"normalisation": "normalization"}  # entries that older formats spell differently
-_log = logging.getLogger(__name__)
 
 
 class _Record(BaseModel):
@@ -73,7 +61,7 @@ def read_model(
 ) -> tuple[EmbedderConfig, dict[str, Tensor]]:
     """The config and the weights of a folder that `write_model` wrote, checked; errors name the file and the entry.
 
-    `settings` replace entries of the saved config. Folders of older formats are read too.
+    `settings` replace entries of the saved config.
     """
     path = Path(folder)
     for name in (SETTINGS, WEIGHTS):
@@ -93,11 +81,9 @@ def read_model(
 def fingerprint(config: EmbedderConfig, weights: bytes, left_out: Collection[str] = ()) -> str:
     """A hash of a config and of weights, as `state_bytes` gives them and as a saved embedder has them in its file.
 
-    The decoder is left out, because embeddings record it on their own. It and the entries of a head and of a backbone on
-    the Hub that are not there would also change the hashes of earlier versions, which had none of them.
+    The decoder is left out, because embeddings record it on their own.
     """
-    absent = {name for name in ("head", "hub_backbone") if getattr(config, name) is None}
-    return hashlib.sha256(config.model_dump_json(exclude={"decoder", *absent, *left_out}).encode() + weights).hexdigest()
+    return hashlib.sha256(config.model_dump_json(exclude={"decoder", *left_out}).encode() + weights).hexdigest()
 
 
 def saved_fingerprint(folder: str | PathLike[str], settings: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -110,7 +96,7 @@ def custom_backbone(folder: str | PathLike[str]) -> str | None:
     """The name of the user's code that the saved embedder needs, such as `mine.py:build`; None if it needs none, or is none."""
     if not (Path(folder) / SETTINGS).is_file():
         return None
-    name = _read_record(Path(folder) / SETTINGS, _SINCE_2).config.backbone
+    name = _read_record(Path(folder) / SETTINGS, {}).config.backbone
     return name if is_custom(name) else None
 
 
@@ -143,21 +129,16 @@ def state_bytes(state: dict[str, Tensor]) -> bytes:
 
 
 def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
-    try:
+    with reading(path, "description of an embedder (save the embedder again)"):
         entries: Any = json.loads(own_file(path).read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); save the embedder again.") from error
     version_found: Any = entries.get("format") if isinstance(entries, dict) else None
-    if version_found not in range(1, FORMAT + 1):
+    if version_found != FORMAT:
         raise ValueError(
-            f"{path} has format {version_found!r}, and suprank {__version__} reads 1 to {FORMAT}; a newer suprank may read it: "
+            f"{path} has format {version_found!r}, and suprank {__version__} reads {FORMAT}; a newer suprank may read it: "
             "pip install --upgrade suprank"
         )
     if isinstance(entries.get("config"), dict):
-        config = _upgrade(entries["config"], version_found)
-        if version_found == 1 and not _SINCE_2.keys() <= settings.keys():
-            _log.warning(OLDER, path)
-        entries = {**entries, "config": {**config, **settings}}
+        entries = {**entries, "config": {**entries["config"], **settings}}
     try:
         record = _Record.model_validate(entries)
     except ValidationError as error:
@@ -168,17 +149,6 @@ def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
             "the Hub; save the embedder again."
         )
     return record
-
-
-def _upgrade(config: dict[str, Any], version_found: int) -> dict[str, Any]:
-    """The config of an older format in the present one. How a recipe resized test images cannot be known from format 1."""
-    config = {_RENAMED.get(key, key) if version_found < 3 else key: value for key, value in config.items()}
-    if version_found == 1:
-        crop, size = config.pop("crop", None), config.get("image_size")
-        if isinstance(crop, float | int) and crop > 0 and isinstance(size, list):
-            config["resize"] = round(min(size) / crop)
-        config |= _SINCE_2
-    return config
 
 
 def error_text(error: ValidationError) -> str:
