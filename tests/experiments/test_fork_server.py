@@ -14,6 +14,7 @@ import pytest
 from suprank.experiments import Task, fork_server, run_tasks, runner
 from suprank.experiments.fork_server import ForkServer
 from suprank.experiments.runner import lock_experiment
+from suprank.system import custom_code
 from suprank.training.recipe import to_toml
 from tests.experiments.runs import some_tasks
 from tests.training.runs import pictures, recipe
@@ -87,6 +88,8 @@ def recipes(folder, manifest, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (folder / "mine.py").write_text(MINE)
+    with custom_code.trusting(True):
+        custom_code.require_consent("mine.py:MyLoss", "loss", "mine.toml")
     (folder / "mine.toml").write_text(to_toml(recipe(manifest, loss={"name": "mine.py:MyLoss"}, run={"epochs": 1})))
 
 
