@@ -159,21 +159,6 @@ def test_a_size_can_be_given_for_a_network_that_is_not_square():
     assert ImageLoaderSettings.for_model(model, size=80).settings.resize == 100
 
 
-def test_a_run_of_an_older_version_is_read_as_its_recipe_says(tmp_path, photos, caplog):
-    run = tmp_path / "run"
-    expected = trained(photos, run, "squashed")
-    file = run / "model" / "embedder.json"
-    record = json.loads(file.read_text())
-    for entry in ("resize", "squash", "fast_jpeg", "precision"):
-        del record["config"][entry]
-    record["config"]["crop"] = 1.0
-    file.write_text(json.dumps({**record, "format": 1}))
-    assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
-    assert "older suprank" not in caplog.text, "the recipe says what the model does not"
-    Embedder.load(run / "model")
-    assert "older suprank" in caplog.text
-
-
 def test_embeddings_stay_until_those_of_another_model_are_whole(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run)

@@ -126,13 +126,6 @@ def test_trainings_of_other_libraries_processes_import_nothing_of_the_current_fo
     assert "missing.parquet" in said
 
 
-def test_the_processes_of_a_benchmark_import_nothing_of_the_current_folder(python):
-    run = "from suprank.bench.timing import run_in_child; print(run_in_child('suprank.bench.loss_benchmark', {}, limit=99))"
-    said, trapped = python("-P", "-c", run)
-    assert trapped == ""
-    assert "KeyError" in said, "the process has begun, and there is nothing to measure"
-
-
 # The environment
 
 

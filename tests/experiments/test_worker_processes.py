@@ -39,6 +39,7 @@ STAND_IN = """
 import os, signal, sys, time, warnings
 from pathlib import Path
 from suprank.experiments import fork_server, worker_processes
+from suprank.system import custom_code
 
 def run_program(arguments, folder):
     os.chdir(folder)
@@ -406,6 +407,8 @@ def test_a_tuned_comparison_with_workers_has_the_table_the_logs_and_the_weights_
     """A run with a loss of the user's own is the last one of its worker: the loss, or what it imports, may be edited."""
     monkeypatch.setattr(comparisons, "import_plots", lambda display: None)
     (folder / "mine.py").write_text(MINE)
+    with custom_code.trusting(True):
+        custom_code.require_consent("mine.py:MyLoss", "loss", "mine.toml")
     for name, loss in (("ours", {"name": "roadmap", "decomposability": "pairs"}), ("mine", {"name": "mine.py:MyLoss"})):
         (folder / f"{name}.toml").write_text(to_toml(recipe(manifest, loss=loss, run={"epochs": 1}, batch={"size": 8})))
     tune = SearchSettings(2, folds=2, metric="AP")
