@@ -32,7 +32,6 @@ def explore(
     manifest: str | PathLike[str] | None = None,
     test: str | None = None,
     model: str | None = None,
-    indexes: Sequence[str] = (),
     device: str | None = None,
     trust_code: bool = False,
     head: str | PathLike[str] | Head | None = None,
@@ -51,7 +50,7 @@ def explore(
     from suprank.explorer.web import serve
 
     explorer = open_explorer(
-        runs, manifest, test, model, indexes, device, trust_code=trust_code, head=head, tags=tags, read_only=read_only
+        runs, manifest, test, model, device, trust_code=trust_code, head=head, tags=tags, read_only=read_only
     )
     serve(explorer.runs, host=host, port=port, tags=explorer.tags.file, read_only=read_only)
 
@@ -61,7 +60,6 @@ def open_explorer(
     manifest: str | PathLike[str] | None = None,
     test: str | None = None,
     model: str | None = None,
-    indexes: Sequence[str] = (),
     device: str | None = None,
     progress: Progress = lambda what, done, total: None,
     *,
@@ -73,8 +71,8 @@ def open_explorer(
     """Open one run or two for the explorer: embed test images where needed, and index a large gallery.
 
     A run is a folder of `suprank train` or `suprank embed`, or a .npy file whose rows `manifest` describes. `test` names a test
-    set of the recipe. `model` embeds uploaded images where the run itself has no model. `indexes` are addresses of indexes of
-    the galleries, at most one per run. Models with a backbone of your own are loaded only with `trust_code`.
+    set of the recipe. `model` embeds uploaded images where the run itself has no model. Models with a backbone of your own are
+    loaded only with `trust_code`.
 
     `head`, a folder of `suprank adapt` or a `Head`, is applied to the embeddings of the first run and to uploaded images; a
     second run, which may be the same, is shown as it is.
@@ -90,15 +88,12 @@ def open_explorer(
     folders = [Path(run) for run in runs]
     if not 1 <= len(folders) <= 2:
         raise ValueError(f"{len(folders)} runs are given; give one, or two to compare.")
-    if len(indexes) > len(folders):
-        raise ValueError(f"{len(indexes)} indexes are given for {len(folders)} runs; give at most one per run.")
     for folder in folders:
         check_run_or_embeddings(folder)
     heads = [None if head is None else load_head(head, device), None]
-    addresses = [*indexes, *[None] * (len(folders) - len(indexes))]
     opened = [
-        _open_run(folder, address, None if manifest is None else Path(manifest), test, model, device, progress, trust_code, one)
-        for folder, address, one in zip(folders, addresses, heads, strict=False)
+        _open_run(folder, None if manifest is None else Path(manifest), test, model, device, progress, trust_code, one)
+        for folder, one in zip(folders, heads, strict=False)
     ]
     if len(opened) > 1 and (warning := comparison_warning(*(run.source for run in opened))):
         _log.warning("%s", warning)
@@ -124,7 +119,6 @@ def _tags_file(given: str | PathLike[str] | None, run: Path) -> Path | None:
 
 def _open_run(
     folder: Path,
-    address: str | None,
     manifest: Path | None,
     test: str | None,
     model: str | None,
@@ -133,26 +127,23 @@ def _open_run(
     trust_code: bool,
     head: Head | None,
 ) -> ExplorerRun:
-    """Read a run or embeddings, apply the head, and open or build its search index."""
-    from suprank.explorer.web import ExplorerRun, open_search
+    """Read a run or embeddings, apply the head, and open or build its index."""
+    from suprank.explorer.index import Index
+    from suprank.explorer.web import ExplorerRun
     from suprank.workflows.heads import with_head
 
-    source, index_folder = _source(folder, manifest, test, device, progress, trust_code)
+    source, index_folder = open_place(folder, manifest, test, device, progress, trust_code)
     if head is not None:
         source = with_head(source, head, progress)
         index_folder = index_folder.with_name(f"{index_folder.name}-{head.fingerprint()[:12]}")
-    search = open_search(
-        source,
-        address,
-        index_folder=index_folder,
-        progress=partial(progress, f"{source.name}: indexing"),
-        warn=_log.info,
+    index = Index.cached(
+        source.gallery.embeddings, index_folder, progress=partial(progress, f"{source.name}: indexing"), warn=_log.info
     )
-    embed = _embed_function(folder, model, head, source.provenance, device, trust_code)
-    return ExplorerRun(source, search, None, embed) if isinstance(embed, str) else ExplorerRun(source, search, embed)
+    embed = query_embedder(folder, model, head, source.provenance, device, trust_code)
+    return ExplorerRun(source, index, None, embed) if isinstance(embed, str) else ExplorerRun(source, index, embed)
 
 
-def _source(
+def open_place(
     folder: Path, manifest: Path | None, test: str | None, device: str | None, progress: Progress, trust_code: bool
 ) -> tuple[Source, Path]:
     """The source, and the folder where its index would be stored."""
@@ -172,10 +163,10 @@ def _source(
     return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
 
 
-def _embed_function(
+def query_embedder(
     folder: Path, model: str | None, head: Head | None, made_by: Provenance | None, device: str | None, trust_code: bool
 ) -> Callable[[Image], NDArray[np.float32]] | str:
-    """A function that embeds an uploaded image, loading the model on first use; or a sentence that says why there is none.
+    """A function that embeds a picture to search for, loading the model on first use; or a sentence why there is none.
 
     That is the run's own model, or else `model`, with the head on top. `made_by` says what made the embeddings. A model that
     needs code which is not trusted is none, and that is logged.
@@ -193,7 +184,8 @@ def _embed_function(
     if not trust_code and (code := _custom_code(chosen)) is not None:
         _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", chosen, code)
         return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
-    load = partial(load_run_model, folder, trust_code=trust_code) if saved else partial(_load_model, str(model), trust_code)
+    load_saved = partial(load_run_model, folder, trust_code=trust_code)
+    load = load_saved if saved else partial(_load_model, str(model), trust_code, made_by)
     return image_embedder(partial(_load_or_explain, load, chosen, head, made_by), device)
 
 
@@ -236,9 +228,13 @@ def _custom_code(model: Path) -> str | None:
     return custom_backbone(model) if (model / SETTINGS).is_file() else None
 
 
-def _load_model(model: str, trust_code: bool) -> tuple[Embedder, ImageLoaderSettings]:
+def _load_model(model: str, trust_code: bool, made_by: Provenance | None) -> tuple[Embedder, ImageLoaderSettings]:
+    """The model, with images read as those of the gallery were."""
     from suprank.embedding import ImageLoaderSettings
     from suprank.workflows.embeddings import load_embedder
 
     embedder = load_embedder(model, trust_code=trust_code)
-    return embedder, ImageLoaderSettings.for_model(embedder)
+    if made_by is None:
+        return embedder, ImageLoaderSettings.for_model(embedder)
+    images = ImageLoaderSettings.for_model(embedder, size=made_by.size, resize=made_by.resize, squash=made_by.squash)
+    return embedder, images
