@@ -69,8 +69,6 @@ def search(
     suprank search embeddings --server http://localhost:19530/birds --upload
     suprank search embeddings --server http://localhost:19530/birds --queries queries.npy
     """
-    if upload and server is None:
-        raise typer.BadParameter("name the collection to upload to, --server http://host:19530/birds.", param_hint="--upload")
     with terminal.plain_errors("fewer queries at once"), terminal.plain_messages():
         from suprank.workflows.searches import search as search_embeddings
 

@@ -182,9 +182,8 @@ def _exact_search(index: Any, queries: NDArray[np.float32], k: int, bits: Any, s
     """
     depth = min(depth, selected)
     scores, found = _exhaustive_search(index, "exact", queries, depth, bits)
-    order = np.lexsort((found, -scores))
-    last = scores[:, -1]
-    scores, found = (np.take_along_axis(one, order[:, :k], 1) for one in (scores, found))
+    order, last = np.lexsort((found, -scores))[:, :k], scores[:, -1]
+    scores, found = np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
     tied = scores[:, -1] == last
     if depth < selected and tied.any():
         scores[tied], found[tied] = _exact_search(index, queries[tied], k, bits, selected, 4 * depth)

@@ -35,7 +35,7 @@ from suprank.files.sharded_array import Shards
 from suprank.system.platforms import default_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from os import PathLike
 
     from numpy.typing import NDArray
@@ -249,21 +249,18 @@ def identity(vectors: Vectors, known: Mapping[str, Any] | None = None) -> dict[s
     digest = hashlib.sha256(f"{vectors.shape} {vectors.dtype}".encode())
     step = max(1, _DIGEST_BYTES // (vectors.shape[1] * vectors.dtype.itemsize))
     for start in range(0, len(vectors), step):
-        digest.update(np.ascontiguousarray(vectors[start : start + step]))
+        digest.update(np.ascontiguousarray(vectors[start : start + step]).data)
     return {"digest": digest.hexdigest(), "stamp": stamp}
 
 
 def _stamp(vectors: Vectors) -> list[list[int]] | None:
-    if isinstance(vectors, Shards):
-        files: Sequence[Any] = vectors.paths
-    else:  # the whole of a memory-mapped file, not a part of it
-        whole = isinstance(vectors, np.memmap) and isinstance(vectors.base, mmap.mmap)
-        files = [vectors.filename] if whole and vectors.filename is not None else []  # type: ignore[union-attr]
+    files = vectors.paths if isinstance(vectors, Shards) else []
+    if isinstance(vectors, np.memmap) and isinstance(vectors.base, mmap.mmap):  # a whole file, not a part of it
+        files = [Path(str(vectors.filename))]
     try:
-        found = [Path(file).stat() for file in files]
+        return [[found.st_size, found.st_mtime_ns] for found in map(Path.stat, files)] or None
     except OSError:  # a file without a name
         return None
-    return [[file.st_size, file.st_mtime_ns] for file in found] or None
 
 
 def empty_hits(queries: int, k: int) -> Hits:

@@ -31,7 +31,6 @@ _SECONDS, _LONG = 10.0, 900.0  # to wait for an answer; and until a collection i
 _NUMBERS = 2**18  # sent at once, items × dim: about 3 MiB as text; servers refuse requests above 32 or 64 MiB
 _QUERIES = 64  # at once
 _MAX_TEXT_BYTES = 65_535  # of a text, which Milvus allows at most
-_FIELDS = {"id", "embedding", "path", "split", "labels"}
 _MADE_OF = "suprank"  # the property of a collection that says which vectors it is made of
 _OLDEST = (2, 3)
 _GRAPH = {"M": 16, "efConstruction": 200}
@@ -99,14 +98,14 @@ class MilvusIndex:
         An upload that was interrupted goes on where it stopped. A collection of other vectors is replaced; one that suprank did
         not make is refused.
         """
-        items, dim = vectors.shape
+        items, self._dim = vectors.shape
         known = self._made_of()
         made_of = identity(vectors, known)
         if known is None or known["digest"] != made_of["digest"]:
-            self._create(dim, {**made_of, "items": items}, replace=known is not None)
+            self._create({**made_of, "items": items}, replace=known is not None)
         else:
             self._call("load_collection", seconds=_LONG)
-        done, step = len(self), max(1, _NUMBERS // dim)
+        done, step = len(self), max(1, _NUMBERS // self._dim)
         progress(done, items)
         for start in range(done, items, step):
             rows = slice(start, min(start + step, items))
@@ -122,7 +121,7 @@ class MilvusIndex:
 
     def open(self, vectors: Vectors) -> None:
         """Prepare searches; raise if the collection is not there, not complete, or made of other vectors than these."""
-        known = self._made_of()
+        known, self._dim = self._made_of(), vectors.shape[1]
         if known is None:
             with self._plain_errors():
                 names = ", ".join(sorted(self._client.list_collections(timeout=_SECONDS))) or "none"
@@ -139,13 +138,14 @@ class MilvusIndex:
     def search(self, queries: NDArray[Any], k: int = 10, where: Mapping[str, Sequence[str]] | None = None) -> Hits:
         """As `Index.search`; `where` maps `split` or a level to the names to keep. All keys must match, one name of each."""
         check_k(k)
-        dim = next(field["params"]["dim"] for field in self._fields() if field["name"] == "embedding")
-        vectors = checked_queries(queries, int(dim))
+        vectors = checked_queries(queries, self._dim)
         hits = empty_hits(len(vectors), k)
-        options = {"limit": k, "filter": _filter(where or {}), "consistency_level": "Session"}
-        options["search_params"] = {"params": {"ef": max(_CANDIDATES, 2 * k)}}
+        effort = {"params": {"ef": max(_CANDIDATES, 2 * k)}}
+        options: dict[str, Any] = {"limit": k, "filter": _filter(where or {}), "search_params": effort}
         for start in range(0, len(vectors), _QUERIES):
-            for row, found in enumerate(self._call("search", vectors[start : start + _QUERIES], **options), start):
+            for row, found in enumerate(
+                self._call("search", vectors[start : start + _QUERIES], consistency_level="Session", **options), start
+            ):
                 best = sorted((-float(one["distance"]), int(one["id"])) for one in found)
                 hits.rows[row, : len(best)] = [item for _, item in best]
                 hits.scores[row, : len(best)] = [-score for score, _ in best]
@@ -155,23 +155,19 @@ class MilvusIndex:
         """What the collection was made of; None if there is none. One that suprank did not make is refused."""
         if not self._call("has_collection"):
             return None
-        names = {field["name"] for field in self._fields()}
         known = json.loads(self._call("describe_collection").get("properties", {}).get(_MADE_OF, "{}"))
-        if not names >= _FIELDS or not known.keys() >= {"digest", "items"}:
-            raise ValueError(f"{self.address} is a collection that suprank did not make ({', '.join(names)}); name another.")
+        if not known.keys() >= {"digest", "items"}:
+            raise ValueError(f"{self.address} is a collection that suprank did not make; name another.")
         return dict(known)
 
-    def _fields(self) -> list[dict[str, Any]]:
-        return list(self._call("describe_collection")["fields"])
-
-    def _create(self, dim: int, made_of: dict[str, Any], *, replace: bool) -> None:
+    def _create(self, made_of: dict[str, Any], *, replace: bool) -> None:
         from pymilvus import DataType
 
         if replace:
             self._call("drop_collection")
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", DataType.INT64, is_primary=True)
-        schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=dim)
+        schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=self._dim)
         # An item without a path or split has "" there: before Milvus 2.5 there are no nullable fields.
         schema.add_field("path", DataType.VARCHAR, max_length=_MAX_TEXT_BYTES)
         schema.add_field("split", DataType.VARCHAR, max_length=_MAX_TEXT_BYTES)

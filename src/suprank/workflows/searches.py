@@ -78,6 +78,10 @@ def search(
     place, loaded = Path(embeddings), None if head is None else load_head(head)
     if (queries is None) == (not images) and not (upload and queries is None):
         raise ValueError("give what to search for, either images or queries.")
+    if upload and server is None:
+        raise ValueError("upload=True needs the collection to upload to, such as server='http://host:19530/birds'.")
+    if server is not None and (kind, recall) != ("auto", 0.95):
+        raise ValueError("a server chooses the kind and the effort of its index itself; leave out kind and recall.")
     gallery = open_gallery(place, manifest, loaded, progress, trust_code)
     items, dim = gallery.embeddings.shape
     rows = None
@@ -85,7 +89,7 @@ def search(
         if gallery.manifest is None:
             raise ValueError(f"{place} has no labels to filter by; give the manifest of its rows.")
         rows = matching_rows(gallery.manifest, where, str(place))
-    vectors, names = None, [*map(str, images)]
+    vectors, names = None, list[Any](map(str, images))
     if queries is not None:
         vectors, names = _read_queries(queries, loaded, gallery, str(place))
     elif images:
@@ -113,7 +117,7 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     for start in range(0, len(vectors), _AT_ONCE):
         hits = find(vectors.rows(slice(start, start + _AT_ONCE)).cpu().numpy())
-        for name, rows, scores in zip(names[start:], hits.rows.tolist(), hits.scores.tolist(), strict=False):
+        for name, rows, scores in zip(names[start : start + _AT_ONCE], hits.rows.tolist(), hits.scores.tolist(), strict=True):
             for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1):
                 if row >= 0:
                     yield {"query": name, "rank": rank, "id": row, **_item(manifest, row, round(score, 6))}
@@ -178,7 +182,7 @@ def open_gallery(
 
 def _read_queries(
     queries: str | PathLike[str] | NDArray[Any], head: Head | None, gallery: Gallery, place: str
-) -> tuple[Embeddings, range]:
+) -> tuple[Embeddings, list[Any]]:
     """Vectors to search for, after the head, and their row numbers; refused if another head made them."""
     from suprank.embedding import Provenance
     from suprank.evaluation.embeddings import Embeddings
@@ -191,7 +195,7 @@ def _read_queries(
     if gallery.made_by is not None and made_by is not None and gallery.made_by.head != made_by.head:
         own, others = (f"the head {one.head[:12]}" if one.head else "no head" for one in (gallery.made_by, made_by))
         raise ValueError(f"{place} went through {own}, and {queries} through {others}; both must go through the same head.")
-    return vectors, range(len(vectors))
+    return vectors, [*range(len(vectors))]
 
 
 def _embed_images(
