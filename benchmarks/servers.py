@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 
 from suprank.data.manifest import Manifest
 from suprank.evaluation import top_k
-from suprank.explorer import Index, MilvusIndex
+from suprank.explorer import Index
 from suprank.explorer.manifests import matching_rows
+from suprank.explorer.milvus import MilvusIndex
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.milvus_server import MilvusServer

@@ -403,9 +403,3 @@ def test_wrong_arguments_are_refused(tmp_path):
         with pytest.raises(ValueError, match=match):
             wrong()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_faiss_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ModuleNotFoundError, match=r"suprank\[explore\]"):
-        Index.build(drawn(4))

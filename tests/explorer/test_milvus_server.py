@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from pymilvus import MilvusClient
 
-from suprank.explorer import Index, MilvusIndex
+from suprank.explorer import Index
 from suprank.explorer import milvus as module
+from suprank.explorer.milvus import MilvusIndex
 from tests.cli.collection import done, refused
 from tests.explorer.vectors import LEVELS, drawn, labeled
 from tests.milvus_server import MilvusServer, package

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +11,6 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.embed import HeadFolder, TrustCode
-
-
-class Kind(StrEnum):
-    """Kind of an index."""
-
-    AUTO = "auto"
-    EXACT = "exact"
-    IVF = "ivf"
-    HNSW = "hnsw"
 
 
 def search(
@@ -45,9 +35,12 @@ def search(
         Path | None, typer.Option(metavar="FILE", help="Paths and labels of the rows, if EMBEDDINGS is a file.")
     ] = None,
     head: HeadFolder = None,
-    kind: Annotated[Kind, typer.Option(help="Kind of index; auto is exact up to 100,000 × 512 numbers, and ivf above.")] = (
-        Kind.AUTO
-    ),
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|exact|ivf|hnsw", help="Kind of index; auto is exact up to 100,000 × 512 numbers, and ivf above."
+        ),
+    ] = "auto",
     recall: Annotated[float, typer.Option(help="Share of the 10 best items that ivf and hnsw should find.")] = 0.95,
     server: Annotated[
         str | None, typer.Option(metavar="URL", help="Search http://host:19530/collection, on a Milvus server, instead.")
@@ -82,7 +75,7 @@ def search(
                 where=_filter(where or ()),
                 manifest=manifest,
                 head=head,
-                kind=kind.value,
+                kind=kind,
                 recall=recall,
                 server=server,
                 upload=upload,

@@ -7,16 +7,14 @@ from suprank.system.extras import import_attribute
 if TYPE_CHECKING:
     from suprank.explorer.images import Images, shared_levels
     from suprank.explorer.index import Hits, Index
-    from suprank.explorer.milvus import MilvusIndex
     from suprank.explorer.source import Source, embeddings_folder
 
-__all__ = ["Hits", "Images", "Index", "MilvusIndex", "Source", "embeddings_folder", "shared_levels"]
+__all__ = ["Hits", "Images", "Index", "Source", "embeddings_folder", "shared_levels"]
 
 _MODULES = {  # imported when first used: the explorer needs no torch, which takes a second or more
     "Hits": "index",
     "Images": "images",
     "Index": "index",
-    "MilvusIndex": "milvus",
     "Source": "source",
     "embeddings_folder": "source",
     "shared_levels": "images",

@@ -11,9 +11,9 @@ An IVF index with short codes has a `base_index`. A small one has none.
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import faiss as _faiss
 import numpy as np
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     Found: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
     """Scores and rows, best first, `[queries, k]`."""
+
+faiss: Any = _faiss
+"""Its types lack what it defines at run time."""
 
 KINDS = ("exact", "ivf", "hnsw")
 EXACT_NUMBERS = 100_000 * 512
@@ -48,18 +51,6 @@ _QUERIES, _FEWER_QUERIES, _COMPARED_NUMBERS = 1024, 512, 2**37  # the last one t
 _STANDARD_ERRORS = 2  # by which the recall must exceed what is wanted, since these queries are a sample
 _GAIN = 0.002  # from doubling the effort: below this the codes, not the effort, limit the recall
 _FINE = 16  # the effort found is at most 1/16 above the least
-
-
-def faiss() -> ModuleType:
-    """The faiss library, imported on first use."""
-    try:
-        import faiss as library
-    except ModuleNotFoundError as error:
-        if error.name != "faiss":
-            raise
-        message = 'a search needs faiss, which is not installed; pip install "suprank[explore]"'
-        raise ModuleNotFoundError(message, name="faiss") from None
-    return library  # type: ignore[no-any-return, unused-ignore]
 
 
 def unit_rows(vectors: Any, name: str, first: int = 0) -> NDArray[np.float32]:
@@ -102,26 +93,26 @@ def build_faiss(kind: str, vectors: Vectors, progress: Callable[[int, int], None
 
 def _trained(kind: str, vectors: Vectors) -> Any:
     """An index without items, trained on a sample of the rows."""
-    library, (items, dim) = faiss(), vectors.shape
-    product, half = library.METRIC_INNER_PRODUCT, library.ScalarQuantizer.QT_fp16
+    items, dim = vectors.shape
+    product, half = faiss.METRIC_INNER_PRODUCT, faiss.ScalarQuantizer.QT_fp16
     if kind == "exact":
-        return library.IndexFlatIP(dim)
+        return faiss.IndexFlatIP(dim)
     if kind == "hnsw":
-        index = library.IndexHNSWSQ(dim, half, _LINKS, product)
+        index = faiss.IndexHNSWSQ(dim, half, _LINKS, product)
         index.train(_sample(vectors, 2**16))
         return index
     # Finding one of 2√n cells costs about as much as searching 10 to 20 of them.
     count = max(1, min(round(2 * math.sqrt(items)), items // _PER_CELL))
     sample = _sample(vectors, max(_PER_CELL * count, 2**14))
     if items * dim <= _SHORT_CODES_ABOVE:
-        index = library.IndexIVFScalarQuantizer(library.IndexFlatIP(dim), dim, count, half, product)
+        index = faiss.IndexIVFScalarQuantizer(faiss.IndexFlatIP(dim), dim, count, half, product)
         index.cp.niter, index.cp.spherical, index.cp.min_points_per_centroid = 10, True, 1
         index.train(sample)
         return index
-    short = library.IndexIVFPQFastScan(library.IndexFlatIP(dim), dim, count, _code_parts(dim), _SHORT_BITS, product)
+    short = faiss.IndexIVFPQFastScan(faiss.IndexFlatIP(dim), dim, count, _code_parts(dim), _SHORT_BITS, product)
     short.cp.niter, short.cp.spherical, short.cp.min_points_per_centroid = 10, True, 1
     short.pq.cp.min_points_per_centroid = 1
-    index = library.IndexRefine(short, library.IndexScalarQuantizer(dim, half, product))
+    index = faiss.IndexRefine(short, faiss.IndexScalarQuantizer(dim, half, product))
     values = 2**_SHORT_BITS  # of a code: faiss wants as many rows
     index.train(sample if len(sample) >= values else np.resize(sample, (values, dim)))
     return index
@@ -161,7 +152,7 @@ def search_faiss(
     for a larger one the effort grows as the selection shrinks. Queries that still find fewer than k are compared with all.
     """
     selected = index.ntotal if rows is None else int(np.count_nonzero(rows))
-    bits = None if rows is None else faiss().IDSelectorBitmap(np.packbits(rows, bitorder="little"))
+    bits = None if rows is None else faiss.IDSelectorBitmap(np.packbits(rows, bitorder="little"))
     if probe.kind == "exact":
         return _exact_search(index, queries, k, bits, selected, 2 * k + _SPARE)
     if rows is not None and selected * index.d <= EXACT_NUMBERS:
@@ -192,31 +183,28 @@ def _exact_search(index: Any, queries: NDArray[np.float32], k: int, bits: Any, s
 
 def _approximate_search(index: Any, probe: Probe, queries: NDArray[np.float32], k: int, bits: Any) -> Found:
     """Search as the kind does, with this effort; −1 once it finds no more."""
-    library = faiss()
     if probe.kind == "hnsw":
-        return _faiss_search(
-            index, queries, k, library.SearchParametersHNSW(sel=bits, efSearch=min(probe.effort, index.ntotal))
-        )
-    visited = library.SearchParametersIVF(sel=bits, nprobe=min(probe.effort, cells_in(index).nlist))
+        return _faiss_search(index, queries, k, faiss.SearchParametersHNSW(sel=bits, efSearch=min(probe.effort, index.ntotal)))
+    visited = faiss.SearchParametersIVF(sel=bits, nprobe=min(probe.effort, cells_in(index).nlist))
     if not hasattr(index, "base_index"):
         return _faiss_search(index, queries, k, visited)
     candidates = min(probe.rescored + _RESCORED_PER_HIT * k, index.ntotal)
     # `visited` stays in a variable: faiss does not keep it.
     return _faiss_search(
-        index, queries, k, library.IndexRefineSearchParameters(k_factor=candidates / k, base_index_params=visited)
+        index, queries, k, faiss.IndexRefineSearchParameters(k_factor=candidates / k, base_index_params=visited)
     )
 
 
 def _exhaustive_search(index: Any, kind: str, queries: NDArray[np.float32], k: int, bits: Any) -> Found:
     """Compare the queries with the codes of every selected item."""
-    library, codes = faiss(), index
+    codes = index
     if kind == "hnsw":
-        codes = library.downcast_index(index.storage)
+        codes = faiss.downcast_index(index.storage)
     elif hasattr(index, "refine_index"):
-        codes = library.downcast_index(index.refine_index)
+        codes = faiss.downcast_index(index.refine_index)
     if hasattr(codes, "nlist"):
-        return _faiss_search(codes, queries, k, library.SearchParametersIVF(sel=bits, nprobe=codes.nlist))
-    return _faiss_search(codes, queries, k, library.SearchParameters(sel=bits))
+        return _faiss_search(codes, queries, k, faiss.SearchParametersIVF(sel=bits, nprobe=codes.nlist))
+    return _faiss_search(codes, queries, k, faiss.SearchParameters(sel=bits))
 
 
 def _faiss_search(index: Any, queries: NDArray[np.float32], k: int, options: Any) -> Found:
@@ -228,7 +216,7 @@ def _faiss_search(index: Any, queries: NDArray[np.float32], k: int, options: Any
 
 def cells_in(index: Any) -> Any:
     """The IVF index itself; `index` must be kept as long as this is used."""
-    return faiss().downcast_index(index.base_index) if hasattr(index, "base_index") else index
+    return faiss.downcast_index(index.base_index) if hasattr(index, "base_index") else index
 
 
 def _least_effort(index: Any, kind: str, k: int) -> int:

@@ -204,7 +204,7 @@ class _Store:
             file = self._file(meta)
             if made_of["digest"] != meta["digest"] or file.stat().st_size != meta["bytes"]:
                 return None
-            index = faiss().read_index(str(file), faiss().IO_FLAG_MMAP_IFC)
+            index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
             self.meta = {**meta, "tuned": {key: list(probe) for key, probe in meta["tuned"].items() if len(probe) == 3}}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):  # the last is faiss's
             return None
@@ -222,7 +222,7 @@ class _Store:
         file = self._file(made_of)
         with atomic_writer(file) as opened:
             # Through a callback: if faiss opens the file itself, a full disk raises an indistinct RuntimeError.
-            faiss().write_index(index, faiss().PyCallbackIOWriter(opened.write, 2**24))
+            faiss.write_index(index, faiss.PyCallbackIOWriter(opened.write, 2**24))
         self.meta = {**made_of, "bytes": file.stat().st_size, "tuned": {}}
         self.save()
         for old in (*self.folder.glob(f"{self.kind}-*.faiss"), *self.folder.glob(f".{self.kind}[-.]*.tmp")):
@@ -255,7 +255,7 @@ def identity(vectors: Vectors, known: Mapping[str, Any] | None = None) -> dict[s
 
 def _stamp(vectors: Vectors) -> list[list[int]] | None:
     files = vectors.paths if isinstance(vectors, Shards) else []
-    if isinstance(vectors, np.memmap) and isinstance(vectors.base, mmap.mmap):  # a whole file, not a part of it
+    if isinstance(vectors, np.memmap) and isinstance(getattr(vectors, "base", None), mmap.mmap):  # a file, not a part of it
         files = [Path(str(vectors.filename))]
     try:
         return [[found.st_size, found.st_mtime_ns] for found in map(Path.stat, files)] or None

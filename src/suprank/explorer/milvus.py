@@ -18,8 +18,13 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from suprank.explorer.faiss_search import unit_rows
-from suprank.explorer.index import Hits, check_k, checked_queries, empty_hits, identity
+from suprank.system.extras import explain_missing_extra
+
+with explain_missing_extra(__name__):
+    from pymilvus import DataType, MilvusClient, MilvusException
+
+    from suprank.explorer.faiss_search import unit_rows
+    from suprank.explorer.index import Hits, check_k, checked_queries, empty_hits, identity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +37,6 @@ _NUMBERS = 2**18  # sent at once, items × dim: about 3 MiB as text; servers ref
 _QUERIES = 64  # at once
 _MAX_TEXT_BYTES = 65_535  # of a text, which Milvus allows at most
 _MADE_OF = "suprank"  # the property of a collection that says which vectors it is made of
-_OLDEST = (2, 3)
 _GRAPH = {"M": 16, "efConstruction": 200}
 _CANDIDATES = 256  # of a search in the graph, or twice the length of a longer list
 _BRUTE_FORCE = 4_000  # items that a server compares one by one before they are indexed; from 5,000 on it approximates
@@ -51,33 +55,16 @@ class MilvusIndex:
         """Connect to the server; the collection need not exist yet."""
         parts = urlsplit(address)
         self.address, self._name = address, parts.path.strip("/")
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or not re.fullmatch(r"[A-Za-z_]\w*", self._name, re.ASCII)
-        ):
+        if not re.fullmatch(r"https?://[^/]+/[A-Za-z_]\w*/?", address, re.ASCII):
             raise ValueError(
                 f"{address!r} is not the address of a collection; write http://host:19530/birds, a name of letters, digits "
                 f"and underscores."
             )
-        try:
-            from pymilvus import MilvusClient
-        except ModuleNotFoundError as error:
-            if error.name != "pymilvus":
-                raise
-            message = f'{address} needs pymilvus, which is not installed; pip install "suprank[servers]"'
-            raise ModuleNotFoundError(message, name="pymilvus") from None
         for name in ("pymilvus", "grpc._server"):  # they print a traceback for every error, even handled ones
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        url = f"{parts.scheme}://{parts.netloc}"
+        url, token = f"{parts.scheme}://{parts.netloc}", os.environ.get("MILVUS_TOKEN", "")
         with self._plain_errors():
-            self._client = MilvusClient(url, token=os.environ.get("MILVUS_TOKEN", ""), timeout=_SECONDS)
-            version = str(self._client.get_server_version(timeout=_SECONDS))
-        numbers = re.search(r"(\d+)\.(\d+)", version)
-        if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST:
-            self.close()
-            oldest = ".".join(map(str, _OLDEST))
-            raise OSError(f"the Milvus at {url} is version {version}, too old for suprank; update it to {oldest} or later.")
+            self._client = MilvusClient(url, token=token, timeout=_SECONDS)
 
     def close(self) -> None:
         """Close the connection."""
@@ -161,8 +148,6 @@ class MilvusIndex:
         return dict(known)
 
     def _create(self, made_of: dict[str, Any], *, replace: bool) -> None:
-        from pymilvus import DataType
-
         if replace:
             self._call("drop_collection")
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -185,8 +170,6 @@ class MilvusIndex:
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
         """Turn errors of the client into ConnectionError (no answer) and OSError (refused), with a way out."""
-        from pymilvus import MilvusException
-
         try:
             yield
         except MilvusException as error:

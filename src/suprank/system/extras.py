@@ -43,6 +43,7 @@ PACKAGES = {
     "suprank.data": "vision",
     "suprank.embedding": "vision",
     "suprank.explorer": "explore",
+    "suprank.explorer.milvus": "servers",
     "suprank.hierarchy": "hierarchy",
     "suprank.integrations.mteb": "all",
     "suprank.integrations.sentence_transformers": "sentence-transformers",

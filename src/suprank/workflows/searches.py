@@ -65,15 +65,15 @@ def search(
     the cosine. `where` maps `split` or a level to the names to keep. Items and vectors go through `head`.
 
     An index of a `kind`, with this `recall` (see `Index`), is kept beside the embeddings. With `server`, a collection on a
-    Milvus server is searched instead (see `MilvusIndex`), after an `upload`, which needs no queries.
+    Milvus server is searched instead (see `suprank.explorer.milvus`), after an `upload`, which needs no queries.
 
     Example:
         >>> next(suprank.search("embeddings", images=["jay.jpg"], model="model", k=1))  # doctest: +SKIP
         {'query': 'jay.jpg', 'rank': 1, 'id': 404, 'path': 'jays/3.jpg', 'score': 0.912345, 'labels': {'species': 'jay'}}
     """
-    from suprank.explorer.index import Index, checked_queries
+    from suprank.explorer import Index
+    from suprank.explorer.index import checked_queries
     from suprank.explorer.manifests import matching_rows
-    from suprank.explorer.milvus import MilvusIndex
 
     place, loaded = Path(embeddings), None if head is None else load_head(head)
     if (queries is None) == (not images) and not (upload and queries is None):
@@ -102,6 +102,8 @@ def search(
         )
         find, description = partial(index.search, k=k, rows=rows), index.description
     else:
+        from suprank.explorer.milvus import MilvusIndex
+
         collection = MilvusIndex(server)
         if upload:
             collection.upload(gallery.embeddings, gallery.manifest, partial(progress, "uploading"))
