@@ -1,15 +1,14 @@
-"""Costs of a local index: time and memory to build it, its size, its recall, the time of a query, and of changes.
+"""Costs of an index: time and memory to build it, its size, its recall, and the time of a query.
 
-python benchmarks/index.py --out benchmarks/results/cpu/index/million.json          1,000,000 × 512, IVF with float16
+python benchmarks/index.py --out benchmarks/results/cpu/index/million.json          1,000,000 × 512, IVF
 python benchmarks/index.py --items 100000 --kind exact --kind ivf --kind hnsw       compare the kinds
 python benchmarks/index.py --dim 256 --kind exact --kind ivf --peer                 with faiss's IVFFlat in the same run
 
 Embeddings are drawn around class centers that lie in 64 dimensions, five classes of ten near each other, with
 noise in all dimensions. Queries are drawn in the same way and are not in the index; recall of these is by exact search. A fresh
 process opens the index after its files were dropped from the page cache, and reports what its first search read. Queries are
-searched one by one; on a busy machine the CPU time is the most reliable, then p50. Another process adds, removes and at last
-compacts; these times are of the calls, without imports. `--peer` searches the same cells with faiss's IVFFlat, which compares
-float32 numbers, visiting as few of them as give the recall that ours has.
+searched one by one; on a busy machine the CPU time is the most reliable, then p50. `--peer` searches the same cells with
+faiss's IVFFlat, which compares float32 numbers, visiting as few of them as give the recall that ours has.
 """
 
 from __future__ import annotations
@@ -33,30 +32,28 @@ from numpy.typing import NDArray
 
 from suprank.data.manifest import Manifest
 from suprank.evaluation import top_k
-from suprank.explorer.index import LocalIndex
-from suprank.explorer.index.kinds import cells_in
+from suprank.explorer import Index
+from suprank.explorer.faiss_search import cells_in
 
 PER_GROUP, PER_CLASS, LATENT, BLOCK = 50, 10, 64, 20_000
 
 
 def main() -> None:
     arguments = _arguments()
-    if arguments.measure or arguments.change:
-        queries = np.load(arguments.queries_file)
-        print(json.dumps(_measure(arguments.measure, queries) if arguments.measure else _change(arguments.change, queries)))
+    if arguments.measure:
+        print(json.dumps(_measure(arguments.measure, (arguments.kind or ["ivf"])[0])))
         return
     rows = []
     with tempfile.TemporaryDirectory(prefix="index", dir=arguments.folder) as name:
         folder = Path(name)
-        embeddings, manifest = draw_collection(folder / "embeddings.npy", arguments.items, arguments.dim)
+        embeddings, _ = draw_collection(folder / "embeddings.npy", arguments.items, arguments.dim)
         classes = np.random.default_rng(7).integers(arguments.items // PER_CLASS, size=arguments.queries)
         queries = clustered_vectors(classes, arguments.items // PER_GROUP, arguments.dim, 8)
         np.save(folder / "queries.npy", queries)
         best = np.asarray(top_k(queries, embeddings, 10, progress=False).item_ids)
         for kind in arguments.kind or ["ivf"]:
-            for codes in (arguments.codes or ["float16"]) if kind != "exact" else ["float32"]:
-                rows.append(_row(folder, embeddings, manifest, best, kind, codes, arguments))
-                print(json.dumps(rows[-1]), flush=True)
+            rows.append(_row(folder, embeddings, best, kind, arguments))
+            print(json.dumps(rows[-1]), flush=True)
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(_report(arguments, rows), indent=1) + "\n")
@@ -68,13 +65,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--kind", action="append", choices=("exact", "ivf", "hnsw"))
-    parser.add_argument("--codes", action="append", choices=("int8", "float16"))
     parser.add_argument("--folder", type=Path, help="where the embeddings and indexes are made, and deleted")
     parser.add_argument("--out", type=Path, help="a JSON file for all numbers")
     parser.add_argument("--peer", action="store_true", help="measure faiss's IVFFlat beside ivf")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)  # in a process of its own
-    parser.add_argument("--change", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--queries-file", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -125,54 +119,36 @@ def draw_collection(file: Path, items: int, dim: int) -> tuple[NDArray[Any], Man
 
 
 def _row(
-    folder: Path,
-    embeddings: NDArray[Any],
-    manifest: Manifest,
-    best: NDArray[Any],
-    kind: str,
-    codes: str,
-    arguments: argparse.Namespace,
+    folder: Path, embeddings: NDArray[Any], best: NDArray[Any], kind: str, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    place = folder / f"{kind}-{codes}"
-    options = {} if kind == "exact" else {"codes": codes}
+    place = folder / kind
     began, cpu = time.perf_counter(), time.process_time()
     with _Peak() as peak:
-        index = LocalIndex.build(place, embeddings, manifest, kind=kind, **options)
+        index = Index.cached(embeddings, place, kind)
     built, built_cpu = time.perf_counter() - began, time.process_time() - cpu
-    info = index.info()
     queries = np.load(folder / "queries.npy")
-    found = index.search(queries, 10).ids
-    recall = _recall(found, best)
+    recall = _recall(index.search(queries, 10).rows, best)
     peer = {"faiss_ivfflat": _peer(index, embeddings, queries, best, recall)} if arguments.peer and kind == "ivf" else {}
-    index.close()
-    for file in place.iterdir():
+    for file in place.glob("*"):  # a small exact index has none
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    measured = _in_own_process("--measure", place, folder)
-    changes = _in_own_process("--change", place, folder)
+    command = [sys.executable, __file__, "--measure", str(folder), "--kind", kind]
+    measured: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return {
         "kind": kind,
-        "codes": codes,
         "items": arguments.items,
         "dim": arguments.dim,
         "build_s": round(built, 1),
         "build_cpu_s": round(built_cpu, 1),
         "build_own_memory_mib": peak.most,
-        "bytes": info["bytes"],
-        "effort": info["effort"],
-        "recall_at_10_of_items": info["recall"]["value"],
+        "bytes": sum(file.stat().st_size for file in place.glob("*")),
+        "effort": index._probe.effort,
+        "recall_at_10_of_items": index.recall,
         "recall_at_10_of_new_queries": recall,
         **measured,
         **peer,
-        "changes": changes,
     }
-
-
-def _in_own_process(task: str, place: Path, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, __file__, task, str(place), "--queries-file", str(folder / "queries.npy")]
-    measured: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    return measured
 
 
 def _recall(found: NDArray[Any], best: NDArray[Any]) -> float:
@@ -181,13 +157,12 @@ def _recall(found: NDArray[Any], best: NDArray[Any]) -> float:
 
 
 def _peer(
-    ours: LocalIndex, embeddings: NDArray[Any], queries: NDArray[np.float32], best: NDArray[Any], wanted: float
+    ours: Index, embeddings: NDArray[Any], queries: NDArray[np.float32], best: NDArray[Any], wanted: float
 ) -> dict[str, Any]:
     """A query of faiss's IVFFlat with the cells of our index, at a recall that is at least ours."""
     import faiss
 
-    base = ours._segments[0].index
-    cells: Any = cells_in(base)
+    cells: Any = cells_in(ours._index)
     index = faiss.IndexIVFFlat(cells.quantizer, cells.d, cells.nlist, faiss.METRIC_INNER_PRODUCT)
     for start in range(0, len(embeddings), BLOCK):
         index.add(_unit(embeddings[start : start + BLOCK]))
@@ -204,55 +179,26 @@ def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
-def _measure(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
+def _measure(folder: Path, kind: str) -> dict[str, Any]:
     """In a fresh process: opening, the first search from disk, then queries one by one."""
+    queries, embeddings = np.load(folder / "queries.npy"), np.load(folder / "embeddings.npy", mmap_mode="r")
     before = _read_bytes()
     began = time.perf_counter()
-    index = LocalIndex.open(place)
+    index = Index.cached(embeddings, folder / kind, kind)
     opened = time.perf_counter() - began
     index.search(queries[:1], 10)
     first = time.perf_counter() - began
     read = _read_bytes() - before
-    memory = _memory()
-    index.items(index.search(queries[:1], 10).ids[0])
-    group = {"group": ["7"]}
+    group = np.arange(len(embeddings)) // PER_CLASS % (len(embeddings) // PER_GROUP) == 7
     return {
         "open_ms": round(1e3 * opened, 1),
         "open_and_first_search_ms": round(1e3 * first, 1),
         "read_mib_until_then": round(read / 2**20, 1),
-        "own_memory_mib_then": memory,
+        "own_memory_mib_then": _memory(),
         "query_ms": _times(lambda one: index.search(one, 10), queries),
         "query_of_100_ms": _times(lambda one: index.search(one, 100), queries),
         "query_where_ms": _times(lambda one: index.search(one, 10, group), queries[:100]),
-        "query_and_items_ms": _times(lambda one: index.items(index.search(one, 10).ids[0]), queries[:100]),
     }
-
-
-def _change(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
-    """In a fresh process: additions, removals and a compaction, one after the other."""
-    index = LocalIndex.open(place)
-    drawn = np.random.default_rng(0).permutation(len(index))
-    many, share = np.resize(queries, (1000, queries.shape[1])), int(0.29 * len(index))
-    calls: dict[str, Any] = {
-        "add_1_first": lambda: index.add(queries[:1]),
-        "add_1": lambda: index.add(queries[1:2]),
-        "add_1000": lambda: index.add(many),
-        "add_1_to_1000": lambda: index.add(queries[2:3]),
-        "remove_1_first": lambda: index.remove(drawn[:1]),
-        "remove_1": lambda: index.remove(drawn[1:2]),
-        "remove_29_percent": lambda: index.remove(drawn[2:share]),
-        "query": lambda: index.search(queries[:1], 10),
-        "compact": index.compact,
-    }
-    return {name: _cost(call) for name, call in calls.items()}
-
-
-def _cost(call: Any) -> dict[str, float]:
-    before, began, cpu = _memory(), time.perf_counter(), time.process_time()
-    with _Peak() as peak:
-        call()
-    wall, spent = time.perf_counter() - began, time.process_time() - cpu
-    return {"ms": round(1e3 * wall, 1), "cpu_ms": round(1e3 * spent, 1), "own_memory_mib": max(0, peak.most - before)}
 
 
 def _times(call: Any, queries: NDArray[np.float32]) -> dict[str, float]:

@@ -163,23 +163,15 @@ def draw_vectors(folder: Path, size: int, dim: int, *, classes: int, dtype: str 
 
 
 def draw_indexes(folder: Path, size: int) -> None:
-    """An exact and an IVF index of vectors of 256 dimensions, with paths and labels; the 10 best items of 100 new queries."""
+    """An exact and an IVF index of vectors of 256 dimensions; the 10 best items of 100 new queries."""
     import numpy as np
 
-    from suprank.data import Manifest
     from suprank.evaluation import top_k
-    from suprank.explorer.index import build_index
+    from suprank.explorer import Index
 
     draw_vectors(folder, size, 256, classes=max(20, size // 10), noise=1.0)
-    labels = np.load(folder / "vectors-labels.npy")[:, 0]
-    columns = {
-        "path": [f"images/{row:08}.jpg" for row in range(size)],
-        "split": ["test"] * size,
-        "label_class": [f"class {label}" for label in labels.tolist()],
-    }
-    manifest = Manifest.from_columns(columns, root=folder)
     for kind in ("exact", "ivf"):
-        build_index(folder / kind, folder / "vectors.npy", manifest, kind=kind).close()
+        Index.cached(np.load(folder / "vectors.npy", mmap_mode="r"), folder / "index", kind)
     queries = np.load(folder / "queries.npy")[:QUERY_REPEATS]
     np.save(folder / "best.npy", np.asarray(top_k(queries, folder / "vectors.npy", 10, progress=False).item_ids))
 
@@ -197,22 +189,12 @@ def draw_labels(folder: Path, size: int) -> None:
         _suprank("hierarchy", *words, *more)
 
 
-def draw_index(folder: Path, size: int) -> None:
-    """A small exact index."""
-    import numpy as np
-
-    from suprank.explorer.index import build_index
-
-    build_index(folder / "exact", np.random.default_rng(0).normal(size=(size, 16)).astype(np.float32), kind="exact").close()
-
-
 DATA: dict[str, Callable[[Path, int], None]] = {
     "manifest": draw_manifest,
     "archive": draw_archive,
     "gallery": lambda folder, size: draw_vectors(folder, size, 512, classes=max(20, size // 10)),
     "small-gallery": lambda folder, size: draw_vectors(folder, size, 64, classes=max(20, size // 10)),
     "half-gallery": lambda folder, size: draw_vectors(folder, size, 128, classes=max(20, size // 10), dtype="float16"),
-    "index": draw_index,
     "indexes": draw_indexes,
     "labels": draw_labels,
 }
@@ -415,78 +397,16 @@ def cluster_faiss(folder: Path, size: int) -> Work:
     return lambda: faiss.Kmeans(vectors.shape[1], k, niter=25, nredo=1, seed=0, spherical=True).train(vectors)
 
 
-def index_add(kind: str) -> Prepare:
-    def prepare(folder: Path, size: int) -> Work:
-        import faiss  # noqa: F401
-        import filelock  # noqa: F401
-        import numpy as np
-
-        import suprank.evaluation  # noqa: F401  with torch: these are part of the start of a process, not of the addition
-        from suprank.explorer.index import open_index
-
-        vector = np.load(folder / "queries.npy")[:1]
-
-        def work() -> None:
-            opened = open_index(folder / kind)
-            opened.add(vector)
-            opened.close()
-
-        return work
-
-    return prepare
-
-
-def faiss_add(folder: Path, size: int) -> Work:
-    """As faiss does it: read the file, add to it, write it."""
-    import faiss
-    import numpy as np
-
-    built = faiss.IndexFlatIP(256)
-    for start in range(0, size, 100_000):
-        built.add(np.ascontiguousarray(np.load(folder / "vectors.npy", mmap_mode="r")[start : start + 100_000]))
-    faiss.write_index(built, str(folder / "peer.faiss"))
-    del built
-    vector = np.load(folder / "queries.npy")[:1]
-
-    def work() -> None:
-        index = faiss.read_index(str(folder / "peer.faiss"))
-        index.add(vector)
-        faiss.write_index(index, str(folder / "peer.faiss"))
-
-    return work
-
-
-def index_remove(kind: str) -> Prepare:
-    def prepare(folder: Path, size: int) -> Work:
-        import filelock  # noqa: F401
-        import numpy as np
-
-        import suprank.evaluation  # noqa: F401
-        from suprank.explorer.index import open_index
-
-        opened = open_index(folder / kind)
-        ids = np.random.default_rng(0).permutation(opened.ids())[: int(0.3 * size)]
-        opened.close()
-
-        def work() -> None:
-            changed = open_index(folder / kind)
-            changed.remove(ids)
-            changed.close()
-
-        return work
-
-    return prepare
-
-
 def index_query(kind: str) -> Prepare:
     """100 new queries one by one, after one that opens the files; their recall of the 10 best is a fact."""
 
     def prepare(folder: Path, size: int) -> Work:
         import numpy as np
 
-        from suprank.explorer.index import open_index
+        from suprank.explorer import Index
 
-        opened, queries = open_index(folder / kind), np.load(folder / "queries.npy")[:QUERY_REPEATS]
+        opened = Index.cached(np.load(folder / "vectors.npy", mmap_mode="r"), folder / "index", kind)
+        queries = np.load(folder / "queries.npy")[:QUERY_REPEATS]
         best = np.load(folder / "best.npy")
         opened.search(queries[:1], 10)
 
@@ -494,7 +414,7 @@ def index_query(kind: str) -> Prepare:
             times, found = [], []
             for query in queries:
                 began = time.perf_counter()
-                found.append(opened.search(query[None], 10).ids[0])
+                found.append(opened.search(query[None], 10).rows[0])
                 times.append(time.perf_counter() - began)
             return _query_facts(times, found, best)
 
@@ -747,17 +667,6 @@ ROWS = [
         calls=QUERY_REPEATS,
         aim=0.002,
     ),
-    Row(
-        "index-exact-add",
-        "`index.add` of one vector, exact, × 256",
-        UP_TO_A_MILLION,
-        "indexes",
-        index_add("exact"),
-        {"faiss, read and write": faiss_add},
-        aim=0.1,
-    ),
-    Row("index-ivf-add", "`index.add` of one vector, IVF, × 256", UP_TO_A_MILLION, "indexes", index_add("ivf"), aim=0.1),
-    Row("index-ivf-remove", "`index.remove` of 30 %, IVF, × 256", UP_TO_A_MILLION, "indexes", index_remove("ivf")),
     Row("evaluate-160", "`evaluate`, 160 queries, every metric, × 64", SIZES[:2], "small-gallery", evaluation(160)),
     Row("evaluate-170", "`evaluate`, 170 queries, every metric, × 64", SIZES[:2], "small-gallery", evaluation(170)),
     Row("evaluate-7-levels", "`evaluate`, 100 queries, 7 levels, × 64", SIZES[:2], "small-gallery", evaluation(100, levels=7)),
@@ -786,7 +695,7 @@ LISTS = [
         f"suprank {words}",
         f"`suprank {words}`",
         (START,),
-        "index" if "{folder}" in words else None,
+        None,
         command(*words.split()),
         is_command=True,
     )
@@ -798,7 +707,6 @@ LISTS = [
         "recipes sop/roadmap",
         "models list",
         "paper",
-        "index info {folder}/exact",
     )
 ]
 

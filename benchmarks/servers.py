@@ -1,4 +1,4 @@
-"""Folders and servers side by side: time to build, disk, memory, recall@10 and the time of a query, on the same vectors.
+"""An index and a server side by side: time to build, disk, memory, recall@10 and the time of a query, on the same vectors.
 
 python benchmarks/servers.py --out benchmarks/results/cpu/index/servers.json     100,000 × 256, about 10 minutes on 2 cores
 
@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,17 @@ from numpy.typing import NDArray
 
 from suprank.data.manifest import Manifest
 from suprank.evaluation import top_k
-from suprank.explorer.index import build_index
+from suprank.explorer import Index
+from suprank.explorer.manifests import matching_rows
+from suprank.explorer.milvus import MilvusIndex
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.milvus_server import MilvusServer
 
 SECONDS = 20
 LOCAL = ("exact", "ivf", "hnsw")
-TARGETS = (*LOCAL, "milvus-server", "milvus-lite", "qdrant-local")
-PACKAGES = ("suprank", "faiss-cpu", "numpy", "pymilvus", "milvus", "milvus-lite", "qdrant-client")
+TARGETS = (*LOCAL, "milvus-server")
+PACKAGES = ("suprank", "faiss-cpu", "numpy", "pymilvus", "milvus")
 
 
 def main() -> None:
@@ -94,25 +97,31 @@ def _arguments() -> argparse.Namespace:
 def _measure(target: str, folder: Path) -> dict[str, Any]:
     manifest, embeddings = Manifest.read(folder / "manifest.parquet"), np.load(folder / "embeddings.npy", mmap_mode="r")
     place = folder / target
-    if target != "milvus-server":
-        address = {"milvus-lite": f"milvus+file://{place}/m.db/items", "qdrant-local": f"qdrant+file://{place}/items"}
-        return _build_and_search(target, address.get(target, str(place)), place, embeddings, manifest, folder)
+    if target in LOCAL:
+        return _build_and_search(target, partial(Index.cached, embeddings, place, target), place, manifest, folder)
     with MilvusServer(place) as server:
-        address = f"milvus://127.0.0.1:{server.port}/items"
-        return _build_and_search(target, address, place / "data", embeddings, manifest, folder, server.pid)
+        address = f"http://127.0.0.1:{server.port}/items"
+
+        def upload() -> MilvusIndex:
+            collection = MilvusIndex(address)
+            collection.upload(embeddings, manifest)
+            return collection
+
+        return _build_and_search(target, upload, place / "data", manifest, folder, server.pid)
 
 
 def _build_and_search(
-    target: str, address: str, place: Path, embeddings: Any, manifest: Manifest, folder: Path, server: int | None = None
+    target: str, build: Callable[[], Any], place: Path, manifest: Manifest, folder: Path, server: int | None = None
 ) -> dict[str, Any]:
     queries, best = np.load(folder / "queries.npy"), np.load(folder / "best.npy")
-    warnings.filterwarnings("ignore", "Local mode is not recommended")
+    where = {"group": ["7"]}
+    chosen = {"where": where} if server is not None else {"rows": matching_rows(manifest, where, "the items")}
     before, began, cpu = _memory(), time.perf_counter(), _cpu(server)
-    index: Any = build_index(address, embeddings, manifest, kind=target if target in LOCAL else "auto", timeout=120)
+    index = build()
     built, built_cpu = time.perf_counter() - began, _cpu(server) - cpu
 
     plain, found = _times(lambda one: index.search(one, 10), queries)
-    filtered, _ = _times(lambda one: index.search(one, 10, {"group": ["7"]}), queries)
+    filtered, _ = _times(lambda one: index.search(one, 10, **chosen), queries)
     measured = {
         "index": target,
         "build_s": round(built, 1),
@@ -123,7 +132,6 @@ def _build_and_search(
         "query_where_ms": filtered,
         "memory_mib": _memory() - before + (0 if server is None else _memory(server)),
     }
-    index.close()
     return measured
 
 
@@ -134,7 +142,7 @@ def _times(call: Any, queries: NDArray[np.float32]) -> tuple[dict[str, float], N
     times, found, end = [], [], time.perf_counter() + SECONDS
     for one in queries:
         began = time.perf_counter()
-        found.append(call(one[None]).ids[0])
+        found.append(call(one[None]).rows[0])
         times.append(1e3 * (time.perf_counter() - began))
         if time.perf_counter() > end:
             break

@@ -18,7 +18,6 @@ import suprank
 from suprank.adaptation import AdaptConfig
 from suprank.data import eval_transform, holdout_classes
 from suprank.data.importers import FOLDER
-from suprank.explorer.index import build_index, search_records
 from suprank.models import Embedder
 
 COLORS = ["crimson", "orange", "gold", "seagreen", "royalblue", "orchid", "white", "black"]
@@ -53,14 +52,13 @@ def main(folder):
     result = suprank.adapt(folder / "embeddings", folder / "head", AdaptConfig(steps=100, lr=3e-3, batch=128))
     print(f"AP of new classes: {result.before['AP']:.0%}, with the head {result.after['AP']:.0%}")
 
-    # An index of the test photos, embedded by the network with its head; `suprank index search` searches it, too.
+    # Search the test photos, embedded by the network with its head, as `suprank search` does.
     model = network.with_head(result.head)
     suprank.embed(model, photos, folder / "adapted", workers=0)
-    index = build_index(folder / "photos.index", folder / "adapted")
     new = eval_transform(64, resize=64)(draw("royalblue", "white"))
     with torch.inference_mode():
         query = model.eval()(new[None]).numpy()
-    for record in search_records(index, query, k=3):
+    for record in suprank.search(folder / "adapted", query, k=3):
         print(f"{record['rank']}. {record['labels']['class']}, cosine {record['score']:.2f}")
 
 

@@ -12,7 +12,6 @@ import torch
 
 from suprank import adaptation, data, embedding, evaluation, explorer, hierarchy, losses, models, paper, ranking, training
 from suprank.data import importers
-from suprank.explorer import index
 from suprank.hierarchy import agreement, lint, review
 from suprank.training.config import ConfigTable
 from tests.training.runs import two_ranks
@@ -65,7 +64,7 @@ def test_the_list_of_labels_is_the_papers():
 
 PACKAGES = [
     *(ranking, losses, evaluation, data, importers, models, embedding, training, adaptation, paper),
-    *(explorer, index, hierarchy, review, agreement, lint),
+    *(explorer, hierarchy, review, agreement, lint),
 ]
 
 

@@ -20,7 +20,6 @@ from suprank.data import BalancedBatchSampler, HierarchicalBatchSampler, LabelTr
 from suprank.data.image_files import ImageFiles, missing_rows
 from suprank.data.importers import folder as folder_importer
 from suprank.evaluation import evaluate
-from suprank.explorer.index import LocalIndex
 
 ITEMS, FACTOR = 1_000, 4
 LINEAR = FACTOR**1.1  # 4.6: n log n is 4.8 between these sizes, n² 16
@@ -217,49 +216,6 @@ def test_an_archive_is_imported_in_one_go(tmp_path):
         return lambda: folder_importer.read(tmp_path / str(items) / "images.zip")
 
     assert growth(imported)[0] <= LINEAR
-
-
-@pytest.mark.parametrize("kind", ["exact", "ivf"])
-def test_adding_a_vector_takes_the_same_steps_whatever_is_in_the_index(tmp_path, kind):
-    vectors = np.random.default_rng(0).normal(size=(FACTOR * ITEMS, 8)).astype(np.float32)
-
-    def added(items):
-        folder = tmp_path / f"{kind}{items}"
-        LocalIndex.build(folder, vectors[:items], kind=kind).close()
-        return lambda: LocalIndex.open(folder).add(vectors[:1])
-
-    steps, elements = growth(added)
-    assert steps <= 1.05
-    assert elements <= 1.05
-
-
-def bytes_written(folder, work: Callable[[], object]) -> int:
-    """The size of the files that are new or changed afterwards; of one that grew, by how much."""
-
-    def listed():
-        return {path: path.stat() for path in folder.rglob("*") if path.is_file()}
-
-    before = listed()
-    work()
-    written = 0
-    for path, now in listed().items():
-        was = before.get(path)
-        if was is None or was.st_ino != now.st_ino:
-            written += now.st_size
-        elif (was.st_mtime_ns, was.st_size) != (now.st_mtime_ns, now.st_size):
-            written += now.st_size - was.st_size if now.st_size > was.st_size else now.st_size
-    return written
-
-
-@pytest.mark.parametrize("kind", ["exact", "ivf"])
-def test_adding_a_vector_writes_the_same_bytes_whatever_is_in_the_index(tmp_path, kind):
-    vectors = np.random.default_rng(0).normal(size=(FACTOR * ITEMS, 8)).astype(np.float32)
-    written = []
-    for items in (ITEMS, FACTOR * ITEMS):
-        folder = tmp_path / f"{kind}{items}"
-        LocalIndex.build(folder, vectors[:items], kind=kind).close()
-        written.append(bytes_written(folder, lambda folder=folder: LocalIndex.open(folder).add(vectors[:1])))
-    assert 32 < written[1] <= 1.05 * written[0]
 
 
 # The counts see what they are there for

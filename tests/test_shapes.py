@@ -30,7 +30,7 @@ def test_positives_of_another_number_of_queries_are_refused():
 def test_what_the_library_refuses_by_itself_is_left_to_it():
     with pytest.raises(ValueError, match="level has shape"):
         ranks(SCORES, LEVEL[:, :2])
-    with pytest.raises(ValueError, match="labels has shape"):
+    with pytest.raises(ValueError, match="labels has 2 rows for 4 embeddings"):
         SupHAP()(torch.eye(4), torch.tensor([0, 1]))
 
 

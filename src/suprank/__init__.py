@@ -4,7 +4,7 @@ Commands are functions too, each imported when it is first used:
 
     suprank.train(config, folder)            suprank.compare(...)      suprank.sweep(...)
     suprank.embed(model, manifest, out)      suprank.evaluate(run)     suprank.report(run)      suprank.explore(run)
-    suprank.adapt(embeddings, head)          suprank.push_to_hub(run, repo_id)
+    suprank.search(embeddings, queries)      suprank.adapt(embeddings, head)   suprank.push_to_hub(run, repo_id)
 """
 
 from importlib import import_module
@@ -13,11 +13,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from suprank.experiments import compare, sweep
     from suprank.training import train
-    from suprank.workflows import adapt, embed, evaluate, explore, push_to_hub, report
+    from suprank.workflows import adapt, embed, evaluate, explore, push_to_hub, report, search
 
 __version__ = "0.2.0"
 
-__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "explore", "push_to_hub", "report", "sweep", "train"]
+__all__ = [
+    "__version__",
+    "adapt",
+    "compare",
+    "embed",
+    "evaluate",
+    "explore",
+    "push_to_hub",
+    "report",
+    "search",
+    "sweep",
+    "train",
+]
 
 _MODULES = {
     "adapt": "suprank.workflows",
@@ -27,6 +39,7 @@ _MODULES = {
     "explore": "suprank.workflows",
     "push_to_hub": "suprank.workflows",
     "report": "suprank.workflows",
+    "search": "suprank.workflows",
     "sweep": "suprank.experiments",
     "train": "suprank.training",
 }

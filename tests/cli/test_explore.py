@@ -1,5 +1,6 @@
 """suprank explore: from a folder to a page, and what it refuses before that."""
 
+import json
 import re
 import socket
 import subprocess
@@ -11,8 +12,6 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from suprank.data import Manifest
-from suprank.explorer.index import build_index
 from tests.cli.collection import done, invoke, photographs, refused
 from tests.explorer import runs
 from tests.models.tiny import embedder
@@ -159,29 +158,19 @@ def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored)
     assert "blurry" in explored("e")[0].get("/tags").text, "tags stay when the images are embedded again"
 
 
-def test_an_index_is_used_and_said(folder, explored):
-    np.save("many.npy", np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32))
-    rows = {"path": [f"{row}.png" for row in range(2000)], "split": ["test"] * 2000}
-    Manifest.from_columns(rows, root=".", levels=()).save("many.parquet")
-    build_index("i", np.load("many.npy"), kind="ivf").close()
-    client, _ = explored("many.npy", "--manifest", "many.parquet", "--index", "i")
-    assert "approximate search (ivf, finds " in client.get("/item/a/gallery/7").text
-
-
-def test_a_large_gallery_is_indexed_once_beside_its_embeddings(folder, explored, monkeypatch):
-    monkeypatch.setattr("suprank.explorer.index.kinds.EXACT_NUMBERS", 100)
-    assert "approximate search (ivf" in explored("e")[0].get("/").text
-    built = (folder / "e" / "index" / "meta.json").read_bytes()
-    assert "approximate search (ivf" in explored("e")[0].get("/").text
-    assert (folder / "e" / "index" / "meta.json").read_bytes() == built
-    (folder / "e" / "index" / "meta.json").write_text("{")
-    client, output = explored("e")
-    assert "meta.json is damaged; build the index again. It is being rebuilt." in output
-    assert "approximate search (ivf" in client.get("/").text
+def test_a_large_gallery_is_indexed_once_beside_its_embeddings(folder, explored, monkeypatch, tmp_path):
+    monkeypatch.setattr("suprank.explorer.faiss_search.EXACT_NUMBERS", 100)
+    monkeypatch.setenv("SUPRANK_CACHE", str(tmp_path))
+    assert "approximate search (ivf, finds 100.0% of the 10 nearest) among 36 images" in explored("e")[0].get("/").text
+    (built,) = (folder / "e" / "index").glob("ivf-*.faiss")
+    before = built.stat().st_mtime_ns
+    assert "approximate search (ivf" in explored("e")[0].get("/item/a/gallery/7").text
+    found = json.loads(done("search", "e", "--queries", "e/test/embeddings.npy", "--k", 1).stdout.splitlines()[7])
+    assert found["id"] == 7
+    assert built.stat().st_mtime_ns == before, "a search uses the same index"
     (folder / "e2" / "index").write_text("a file in its place")
-    client, output = explored("e2")
-    assert "every search compares all 36 images, because no index can be stored" in output
-    assert "exact search among 36 images" in client.get("/").text
+    assert "approximate search (ivf" in explored("e2")[0].get("/").text
+    assert len(list(tmp_path.glob("index/*/ivf.json"))) == 1, "it is in the cache"
 
 
 def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
@@ -199,8 +188,6 @@ def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
     (folder / "trained").mkdir()
     (folder / "trained" / "model").symlink_to(folder / "model")
     assert "give --model trained/model." in " ".join(refused("explore", "e", "--model", "trained", "--port", 0).split())
-    assert "no index" in refused("explore", "e", "--index", "nowhere", "--port", 0)
-    assert "2 indexes are given for 1 runs" in refused("explore", "e", "--index", "i", "--index", "j", "--port", 0)
 
 
 def test_a_port_that_is_taken_is_found_out_first(folder):

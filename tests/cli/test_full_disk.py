@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from suprank.files.locking import lock_folder
@@ -17,7 +16,7 @@ IMAGES = ("--size", 32, "--resize", 0, "--device", "cpu", "--workers", 0, "-q")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """photos/, m.parquet, model/, e/ with embeddings of the photos, an index i/, a project p/, and labels.txt."""
+    """photos/, m.parquet, model/, e/ with embeddings of the photos, a project p/, and labels.txt."""
     root = tmp_path_factory.mktemp("made")
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
@@ -25,10 +24,8 @@ def made(tmp_path_factory):
         done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *IMAGES)
-        done("index", "build", "e", "--out", "i", "-q")
         write_branch(plain(root / "p"))
         Path("labels.txt").write_text("".join(f"label {number}\n" for number in range(500)))
-        np.save("more.npy", np.random.default_rng(0).standard_normal((4000, 8), dtype=np.float32))
     return root
 
 
@@ -46,8 +43,6 @@ WRITING = {
         "f/test/contents/00000.npy",
         1000,
     ),
-    "index add": (("index", "add", "i", "more.npy", "-q"), "i/index.2.faiss", 4000),
-    "index build": (("index", "build", "more.npy", "--out", "j", "-q"), "j/index.1.faiss", 4000),
     "evaluate --out": (("evaluate", "--embeddings", "e", "--out", "r.json", "-q"), "r.json", 100),
     "evaluate --csv": (("evaluate", "--embeddings", "e", "--csv", "r.csv", "-q"), "r.csv", 100),
     "evaluate --save-run": (("evaluate", "--embeddings", "e", "--save-run", "r.trec", "-q"), "r.trec", 1000),
@@ -100,7 +95,6 @@ NOWHERE = "/proc/nowhere"  # in which not even root can make files
         ("data", "import", "folder", "none", "--out", f"{NOWHERE}.parquet"),
         ("data", "check", "none.parquet", "--out", f"{NOWHERE}.json"),
         ("data", "show", "none.parquet", "--out", f"{NOWHERE}.png"),
-        ("index", "build", "none", "--out", NOWHERE),
         ("models", "create", "none", "--out", NOWHERE),
         ("models", "pca", "--model", "none", "--manifest", "none.parquet", "--dim", 2, "--out", NOWHERE),
         ("models", "export", "--model", "none", "--out", f"{NOWHERE}.pt2"),

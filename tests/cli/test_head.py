@@ -143,7 +143,7 @@ def test_a_head_is_not_applied_twice():
     already = "these embeddings already went through this head; leave out the head, or embed without one"
     assert already in refused("evaluate", "after", "--head", "head")
     assert already in refused("evaluate", "after/test/embeddings.npy", "--labels", "labels.parquet", "--head", "head")
-    assert already in refused("index", "build", "after", "--head", "head", "--out", "i")
+    assert already in refused("search", "after", "--head", "head", "--queries", "rows.npy")
     assert already in refused("explore", "after", "--head", "head", "--no-browser", "--port", 0)
     assert already in refused("report", "after", "--head", "head")
     assert "went through another head" in refused("evaluate", "after", "--head", "square")
@@ -170,7 +170,7 @@ def test_what_is_no_head_is_refused_by_every_command(folder, name, message):
     for command in (
         ("embed", "model", "m.parquet", "--out", "e", *FAST),
         ("evaluate", "before"),
-        ("index", "build", "before", "--out", "i"),
+        ("search", "before", "--queries", "before/test/embeddings.npy"),
         ("explore", "before", "--no-browser", "--port", 0),
         ("report", "before"),
     ):
@@ -225,7 +225,7 @@ def test_a_head_of_another_model_with_the_same_width_is_refused_by_every_command
     trained_on("other")
     for command in (
         ("evaluate", "before"),
-        ("index", "build", "before", "--out", "i"),
+        ("search", "before", "--queries", "before/test/embeddings.npy"),
         ("embed", "model", "m.parquet", "--out", "e", *FAST),
         ("explore", "before", "--no-browser", "--port", 0),
         ("report", "before"),
@@ -340,67 +340,29 @@ def test_a_report_says_which_head_it_is_of_and_the_gap_is_measured_after_it():
 # Search
 
 
-def test_an_index_of_a_head_is_searched_with_it_and_with_nothing_else():
-    done("index", "build", "before", "--head", "head", "--out", "i")
-    done("index", "build", "after", "--out", "j")
-    for index in ("i", "j"):
-        info = json.loads(done("index", "info", index).stdout)
-        assert (info["dim"], info["made_by"]["head"]) == (6, Head.load("head").fingerprint())
-    image = ("--image", "photos/group1/class12/3.png", "--size", 32, "--resize", 0, "--device", "cpu", "--k", 3)
+def test_items_and_queries_go_through_the_same_head():
     done("models", "add-head", "model", "head", "--out", "adapted")
     files()
     paths = read_embedded("before", "test").items.paths.to_pylist()
     row = next(row for row, path in enumerate(paths) if path.endswith("12/3.png"))
-    ways = [
-        (*image, "--model", "model", "--head", "head"),
-        (*image, "--model", "adapted"),
-        ("--embeddings", "rows.npy", "--head", "head", "--k", 3),
-        ("--embeddings", "after/test/embeddings.npy", "--k", 3),
-    ]
+    image = ("--image", "photos/group1/class12/3.png")
     found = []
-    for way in ways:
-        lines = [json.loads(line) for line in done("index", "search", "i", *way).stdout.splitlines()]
+    for way in (
+        ("before", "--head", "head", *image, "--model", "model"),
+        ("before", "--head", "head", *image, "--model", "adapted"),
+        ("after", *image, "--model", "adapted"),
+        ("before", "--head", "head", "--queries", "rows.npy"),
+        ("before", "--head", "head", "--queries", "after/test/embeddings.npy"),
+        ("after", "--queries", "after/test/embeddings.npy"),
+    ):
+        lines = [json.loads(line) for line in done("search", *way, "--k", 3).stdout.splitlines()]
         found.append([(line["id"], round(line["score"], 4)) for line in lines if line["query"] in (row, image[1])])
     assert found[0][0] == (row, 1.0)
-    assert found[0] == found[1] == found[2] == found[3]
-    wrong = refused("index", "search", "i", *image, "--model", "model")
+    assert all(one == found[0] for one in found)
     known = Head.load("head").fingerprint()[:12]
-    assert f"i and the model model cannot be compared: head {known} against none; take the model, the head" in wrong
-    against = f"cannot be compared: head {known} against "
-    assert against in refused("index", "search", "i", "--embeddings", "rows.npy", "--head", "square")
-    assert against in refused("index", "add", "i", "before", "--head", "square")
-    assert against in refused("index", "add", "i", "before")
-    assert "it now has 72" in done("index", "add", "i", "before", "--head", "head").stdout
-
-
-def test_a_server_knows_the_head_of_a_collection_as_a_folder_does(tmp_path):
-    files()
-    address = f"qdrant+file://{tmp_path}/q/birds"
-    done("index", "build", "before", "--head", "head", "--out", address)
-    assert json.loads(done("index", "info", address).stdout)["made_by"]["head"] == Head.load("head").fingerprint()
-    done("index", "search", address, "--embeddings", "rows.npy", "--head", "head")
-    against = f"cannot be compared: head {Head.load('head').fingerprint()[:12]} against "
-    assert against in refused("index", "search", address, "--embeddings", "rows.npy", "--head", "square")
-    done("index", "copy", address, "copied")
-    assert against in refused("index", "add", "copied", "before")
-
-
-def test_a_head_at_the_search_of_an_index_without_one_is_refused_or_not_checked_if_that_is_unknown(folder):
-    done("index", "build", "before", "--out", "i")
-    files()
-    query = ("--embeddings", "rows.npy")
-    assert "cannot be compared: head none against " in refused("index", "search", "i", *query, "--head", "square")
-    done("index", "build", "rows.npy", "--out", "j")
-    assert (
-        "of the same head is not checked: no fingerprint is recorded for j"
-        in done("index", "search", "j", *query, "--head", "square").stderr
-    )
-    assert "not checked" not in done("index", "search", "j", *query).stderr
-    done("index", "build", "before", "--head", "square", "--out", "k")
-    meta = json.loads((folder / "k/meta.json").read_text())
-    meta["head"] = meta.pop("made_by")["head"]  # as an older suprank wrote it
-    (folder / "k/meta.json").write_text(json.dumps(meta))
-    assert "cannot be compared: head " in refused("index", "add", "k", "before")
+    other = refused("search", "after", "--queries", "before/test/embeddings.npy")
+    assert f"cannot be compared: head {known} against none" in other
+    assert f"cannot be compared: head {known} against none" in refused("search", "after", *image, "--model", "model")
 
 
 def test_an_uploaded_image_goes_through_model_and_head():
@@ -433,7 +395,7 @@ def test_an_uploaded_image_is_read_as_the_gallery_was_and_embedded_by_no_other_m
 
 
 def test_the_index_of_a_large_gallery_is_kept_for_each_head(folder, monkeypatch):
-    monkeypatch.setattr("suprank.explorer.web.nearest.resolve_kind", lambda kind, rows, dim: "ivf")
+    monkeypatch.setattr("suprank.explorer.index.resolve_kind", lambda kind, rows, dim: "ivf")
     open_explorer(["before", "before"], device="cpu", head="head")
     indexes = sorted(path.name for path in (folder / "before").glob("index*"))
     assert indexes == ["index", f"index-{Head.load('head').fingerprint()[:12]}"]
@@ -471,6 +433,6 @@ def test_a_saved_model_with_a_head_says_its_width():
 
 
 def test_help_names_the_option():
-    for command in (("embed",), ("evaluate",), ("index", "build"), ("index", "search"), ("explore",), ("report",)):
+    for command in (("embed",), ("evaluate",), ("search",), ("explore",), ("report",)):
         words = " ".join(invoke(*command, "--help").output.split())
         assert "A head of `suprank adapt` that the embeddings go through." in words

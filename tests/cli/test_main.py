@@ -3,7 +3,6 @@ import runpy
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -11,7 +10,6 @@ from suprank import __version__
 from suprank.cli.app import app
 from suprank.cli.main import main
 from suprank.data import Manifest
-from suprank.explorer.index import LocalIndex
 from suprank.models.network_names import _timm_key
 from tests.cli.collection import photographs
 
@@ -26,12 +24,11 @@ def test_help_names_every_verb():
             "compare",
             "report",
             "explore",
-            "index",
+            "search",
             "embed",
             "evaluate",
             "data",
         },
-        ("index",): {"build", "search", "add", "remove", "info", "copy"},
         ("data",): {"import", "export", "check", "show"},
         ("models",): {"create", "pca", "export", "list", "push", "pull"},
     }.items():
@@ -44,8 +41,6 @@ def test_help_lists_and_descriptions_do_not_import_torch(tmp_path, monkeypatch):
     monkeypatch.setenv("SUPRANK_CACHE", str(tmp_path))
     cached = {"timm": _timm_key(), "all": ["test_net", "zero_net"], "pretrained": ["test_net"]}
     (tmp_path / "timm-names.json").write_text(json.dumps(cached), encoding="utf-8")
-    vectors = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    LocalIndex.build(tmp_path / "index", vectors, kind="exact").close()
     (tmp_path / "labels.txt").write_text("castle\nbridge\n", encoding="utf-8")
     script = """
 import sys
@@ -62,7 +57,7 @@ def commands(group, words=()):
 
 shown = [(*words, "--help") for words in commands(command_line)]
 shown += [("recipes",), ("recipes", "sop"), ("recipes", "cub/roadmap"), ("recipes", "cub112/nsm")]
-shown += [("paper",), ("models", "list"), ("models", "list", "--pretrained"), ("index", "info", sys.argv[1] + "/index")]
+shown += [("paper",), ("models", "list"), ("models", "list", "--pretrained")]
 project = sys.argv[1] + "/project"
 shown += [("hierarchy", "new", project, "--labels", sys.argv[1] + "/labels.txt")]
 shown += [("hierarchy", "status", project), ("hierarchy", "log", project)]
@@ -113,7 +108,7 @@ def without(part, *arguments):
 
 
 def test_a_missing_command_line_names_the_extra_of_the_verb():
-    run = without("typer", "index", "info", "i")
+    run = without("typer", "search", "e")
     assert run.returncode == 1
     assert run.stderr == 'suprank: this needs typer, which is not installed; pip install "suprank[explore]"\n'
 

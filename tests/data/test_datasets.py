@@ -159,7 +159,7 @@ def test_members_with_damage_are_broken_and_archives_that_cannot_be_listed_raise
     assert "checksum" in dataset[0].reason
     assert "no member" in dataset[1].reason
     (tmp_path / "x.zip").write_bytes(b"bad")
-    with pytest.raises(UnreadableArchiveError, match="x.zip cannot be read"):
+    with pytest.raises(UnreadableArchiveError, match="x.zip is not a readable zip file"):
         ImageDataset(manifest, on_broken="skip")
 
 

@@ -15,7 +15,7 @@ from tests.models.tiny import embedder
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """photos/, m.parquet, model/, run/ with a recipe and a model, e/ with embeddings, x.index/, a project p/ and labels.txt."""
+    """photos/, m.parquet, model/, run/ with a recipe and a model, e/ with embeddings, a project p/ and labels.txt."""
     root = tmp_path_factory.mktemp("made")
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
@@ -28,7 +28,6 @@ def folder(tmp_path_factory):
         write_branch(plain(root / "p"))
         Path("labels.txt").write_text("jay\nteal\nheron\nwren\ncrow\n")
         np.save("x.npy", np.random.default_rng(0).standard_normal((20, 8), dtype=np.float32))
-        done("index", "build", "x.npy", "--out", "x.index", "-q")
     return root
 
 
@@ -74,7 +73,7 @@ def test_extras_include_each_other():
         "fast": "numba threadpoolctl",
         "metrics": "torchmetrics",
         "sentence-transformers": "accelerate datasets sentence-transformers",
-        "servers": "pymilvus qdrant-client",
+        "servers": "pymilvus",
         "turbo": "simplejpeg",
         "docs": "furo myst-parser sphinx",
     }.items():
@@ -89,11 +88,10 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
     "explore": ("explore", "e"),
     "hierarchy embed": ("hierarchy", "embed", "p"),
     "hierarchy review": ("hierarchy", "review", "p", "--annotator", "anna"),
-    "index": ("index", "build", "x.npy", "--out", "i"),
-    "index search": ("index", "search", "x.index", "--image", "a.png", "--model", "model"),
     "models": ("models", "list"),
     "models export": ("models", "export", "--model", "model", "--out", "m.pt2"),
     "report": ("report", "e"),
+    "search": ("search", "x.npy", "--queries", "x.npy"),
     "train": ("train", "glyphs/happier", "--out", "t"),
 }
 
@@ -131,8 +129,7 @@ SUFFICE = {  # calls of the verbs that do something small
         "from suprank.evaluation import RetrievalMetrics; from suprank.losses import MultiSimilarity; MultiSimilarity()",
     ],
     "explore": [
-        ("index", "build", "e", "--out", "j", "-q"),
-        ("index", "search", "j", "--image", "photos/group0/class00/0.png", "--model", "model", *IMAGES[:6]),
+        ("search", "e", "--image", "photos/group0/class00/0.png", "--model", "model"),
         ("report", "e", "--out", "page.html", "--queries", 1, "--top", 2, "-q"),
     ],
     "export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],

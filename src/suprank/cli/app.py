@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from suprank import __version__
-from suprank.cli import data, exporting, help_text, importing, index, models, terminal
+from suprank.cli import data, exporting, help_text, importing, models, terminal
 from suprank.cli.adapt import adapt
 from suprank.cli.compare import compare
 from suprank.cli.demo import demo
@@ -17,6 +17,7 @@ from suprank.cli.model_sharing import pull, push
 from suprank.cli.paper import paper
 from suprank.cli.recipes import recipes
 from suprank.cli.report import report
+from suprank.cli.search import search
 from suprank.cli.sweep import sweep
 from suprank.cli.train import train
 
@@ -32,13 +33,13 @@ app.command()(compare)
 app.command()(paper)
 app.command()(report)
 app.command()(explore)
+app.command()(search)
 app.add_typer(data.app, name="data")
 models.app.command()(push)
 models.app.command()(pull)
 app.add_typer(models.app, name="models")
-app.add_typer(index.app, name="index")
 app.add_typer(hierarchy.app, name="hierarchy")
-for group in (app, data.app, importing.app, exporting.app, models.app, index.app, hierarchy.app):
+for group in (app, data.app, importing.app, exporting.app, models.app, hierarchy.app):
     group.info.cls = help_text.Group
     for command in group.registered_commands:
         command.cls = help_text.Command

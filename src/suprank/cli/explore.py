@@ -34,14 +34,6 @@ def explore(
             metavar="DIR|NAME", help="The model that embeds uploaded images, if RUN has none.", show_default="the run's"
         ),
     ] = None,
-    index: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="INDEX",
-            help="An index of the gallery from `suprank index build`, one for each run.",
-            show_default="none for small galleries; large ones are indexed once",
-        ),
-    ] = None,
     tags: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +86,6 @@ def explore(
                     manifest,
                     test,
                     model,
-                    index or [],
                     device,
                     bars,
                     trust_code=trust_code,

@@ -1,4 +1,4 @@
-"""Look at what a model retrieves: an HTML report, a local web page, and search indexes."""
+"""Look at what a model retrieves: an HTML report, a local web page, and an index to search."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,12 +6,19 @@ from suprank.system.extras import import_attribute
 
 if TYPE_CHECKING:
     from suprank.explorer.images import Images, shared_levels
+    from suprank.explorer.index import Hits, Index
     from suprank.explorer.source import Source, embeddings_folder
 
-__all__ = ["Images", "Source", "embeddings_folder", "shared_levels"]
+__all__ = ["Hits", "Images", "Index", "Source", "embeddings_folder", "shared_levels"]
 
-# Imported when first used, because torch takes a second or more; `suprank index info` needs none.
-_MODULES = {"Images": "images", "Source": "source", "embeddings_folder": "source", "shared_levels": "images"}
+_MODULES = {  # imported when first used: the explorer needs no torch, which takes a second or more
+    "Hits": "index",
+    "Images": "images",
+    "Index": "index",
+    "Source": "source",
+    "embeddings_folder": "source",
+    "shared_levels": "images",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,18 +1,22 @@
-"""Manifests of queries and galleries: joined into one, and texts by which an image is recognized in another manifest."""
+"""Manifests of queries and galleries: joined into one, filtered, and texts by which an image is recognized in another one."""
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from suprank.data.columns import decode_dictionaries
 from suprank.data.manifest import Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 
 def join_manifests(manifests: Sequence[Manifest]) -> Manifest:
@@ -29,6 +33,24 @@ def join_manifests(manifests: Sequence[Manifest]) -> Manifest:
         tables.append(decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
     levels = [level for level in first.levels if f"label_{level}" in columns]
     return Manifest.from_columns(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
+
+
+def matching_rows(manifest: Manifest, where: Mapping[str, Sequence[str]], about: str) -> NDArray[np.bool_]:
+    """Mask of the rows that match every key of a filter, `split` or a level, by one of its names; errors call them `about`."""
+    mask = np.ones(len(manifest), bool)
+    for key, wanted in where.items():
+        if key != "split" and key not in manifest.levels:
+            raise ValueError(f"{about} has no level {key!r}; choose from {', '.join((*manifest.levels, 'split'))}.")
+        column = manifest.table["split" if key == "split" else f"label_{key}"].combine_chunks()
+        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        names = np.array([*coded.dictionary.to_pylist(), None], object)
+        codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        known = set(names[np.unique(codes)]) - {None}
+        for name in (name for name in wanted if name not in known):
+            near = difflib.get_close_matches(name, known, cutoff=0.5) or sorted(known)[:3]
+            raise ValueError(f"{about} has no item with {key}={name}; the nearest names are {', '.join(near) or 'none'}.")
+        mask &= np.isin(names, [*wanted])[codes]
+    return mask
 
 
 def box_text(box: Sequence[float] | None) -> str:

@@ -19,12 +19,12 @@ COMMANDS = {
     "evaluate": "vision",
     "explore": "explore",
     "hierarchy": "hierarchy",
-    "index": "explore",
     "models": "vision",
     "models export": "export",
     "paper": "train",
     "recipes": "vision",
     "report": "explore",
+    "search": "explore",
     "sweep": "train",
     "train": "train",
 }
@@ -35,15 +35,15 @@ OPTIONAL = {
     "open_clip": "encoders",
     "sentence_transformers": "encoders",
     "pymilvus": "servers",
-    "qdrant_client": "servers",
 }
-"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, an index on a server."""
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server."""
 
 PACKAGES = {
     "suprank.adaptation": "train",
     "suprank.data": "vision",
     "suprank.embedding": "vision",
     "suprank.explorer": "explore",
+    "suprank.explorer.milvus": "servers",
     "suprank.hierarchy": "hierarchy",
     "suprank.integrations.mteb": "all",
     "suprank.integrations.sentence_transformers": "sentence-transformers",

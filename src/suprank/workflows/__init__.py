@@ -16,5 +16,6 @@ from suprank.workflows.evaluation import evaluate
 from suprank.workflows.explorers import explore
 from suprank.workflows.hub import push_to_hub
 from suprank.workflows.reports import report
+from suprank.workflows.searches import search
 
-__all__ = ["adapt", "embed", "evaluate", "explore", "push_to_hub", "report"]
+__all__ = ["adapt", "embed", "evaluate", "explore", "push_to_hub", "report", "search"]

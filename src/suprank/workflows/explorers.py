@@ -32,7 +32,6 @@ def explore(
     manifest: str | PathLike[str] | None = None,
     test: str | None = None,
     model: str | None = None,
-    indexes: Sequence[str] = (),
     device: str | None = None,
     trust_code: bool = False,
     head: str | PathLike[str] | Head | None = None,
@@ -51,7 +50,7 @@ def explore(
     from suprank.explorer.web import serve
 
     explorer = open_explorer(
-        runs, manifest, test, model, indexes, device, trust_code=trust_code, head=head, tags=tags, read_only=read_only
+        runs, manifest, test, model, device, trust_code=trust_code, head=head, tags=tags, read_only=read_only
     )
     serve(explorer.runs, host=host, port=port, tags=explorer.tags.file, read_only=read_only)
 
@@ -61,7 +60,6 @@ def open_explorer(
     manifest: str | PathLike[str] | None = None,
     test: str | None = None,
     model: str | None = None,
-    indexes: Sequence[str] = (),
     device: str | None = None,
     progress: Progress = lambda what, done, total: None,
     *,
@@ -73,8 +71,8 @@ def open_explorer(
     """Open one run or two for the explorer: embed test images where needed, and index a large gallery.
 
     A run is a folder of `suprank train` or `suprank embed`, or a .npy file whose rows `manifest` describes. `test` names a test
-    set of the recipe. `model` embeds uploaded images where the run itself has no model. `indexes` are addresses of indexes of
-    the galleries, at most one per run. Models with a backbone of your own are loaded only with `trust_code`.
+    set of the recipe. `model` embeds uploaded images where the run itself has no model. Models with a backbone of your own are
+    loaded only with `trust_code`.
 
     `head`, a folder of `suprank adapt` or a `Head`, is applied to the embeddings of the first run and to uploaded images; a
     second run, which may be the same, is shown as it is.
@@ -90,15 +88,12 @@ def open_explorer(
     folders = [Path(run) for run in runs]
     if not 1 <= len(folders) <= 2:
         raise ValueError(f"{len(folders)} runs are given; give one, or two to compare.")
-    if len(indexes) > len(folders):
-        raise ValueError(f"{len(indexes)} indexes are given for {len(folders)} runs; give at most one per run.")
     for folder in folders:
         check_run_or_embeddings(folder)
     heads = [None if head is None else load_head(head, device), None]
-    addresses = [*indexes, *[None] * (len(folders) - len(indexes))]
     opened = [
-        _open_run(folder, address, None if manifest is None else Path(manifest), test, model, device, progress, trust_code, one)
-        for folder, address, one in zip(folders, addresses, heads, strict=False)
+        _open_run(folder, None if manifest is None else Path(manifest), test, model, device, progress, trust_code, one)
+        for folder, one in zip(folders, heads, strict=False)
     ]
     if len(opened) > 1 and (warning := comparison_warning(*(run.source for run in opened))):
         _log.warning("%s", warning)
@@ -124,7 +119,6 @@ def _tags_file(given: str | PathLike[str] | None, run: Path) -> Path | None:
 
 def _open_run(
     folder: Path,
-    address: str | None,
     manifest: Path | None,
     test: str | None,
     model: str | None,
@@ -133,26 +127,23 @@ def _open_run(
     trust_code: bool,
     head: Head | None,
 ) -> ExplorerRun:
-    """Read a run or embeddings, apply the head, and open or build its search index."""
-    from suprank.explorer.web import ExplorerRun, open_search
+    """Read a run or embeddings, apply the head, and open or build its index."""
+    from suprank.explorer.index import Index
+    from suprank.explorer.web import ExplorerRun
     from suprank.workflows.heads import with_head
 
-    source, index_folder = _source(folder, manifest, test, device, progress, trust_code)
+    source, index_folder = open_place(folder, manifest, test, device, progress, trust_code)
     if head is not None:
         source = with_head(source, head, progress)
         index_folder = index_folder.with_name(f"{index_folder.name}-{head.fingerprint()[:12]}")
-    search = open_search(
-        source,
-        address,
-        index_folder=index_folder,
-        progress=partial(progress, f"{source.name}: indexing"),
-        warn=_log.info,
+    index = Index.cached(
+        source.gallery.embeddings, index_folder, progress=partial(progress, f"{source.name}: indexing"), warn=_log.info
     )
-    embed = _embed_function(folder, model, head, source.provenance, device, trust_code)
-    return ExplorerRun(source, search, None, embed) if isinstance(embed, str) else ExplorerRun(source, search, embed)
+    embed = query_embedder(folder, model, head, source.provenance, device, trust_code)
+    return ExplorerRun(source, index, None, embed) if isinstance(embed, str) else ExplorerRun(source, index, embed)
 
 
-def _source(
+def open_place(
     folder: Path, manifest: Path | None, test: str | None, device: str | None, progress: Progress, trust_code: bool
 ) -> tuple[Source, Path]:
     """The source, and the folder where its index would be stored."""
@@ -172,15 +163,14 @@ def _source(
     return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
 
 
-def _embed_function(
+def query_embedder(
     folder: Path, model: str | None, head: Head | None, made_by: Provenance | None, device: str | None, trust_code: bool
 ) -> Callable[[Image], NDArray[np.float32]] | str:
-    """A function that embeds an uploaded image, loading the model on first use; or a sentence that says why there is none.
+    """A function that embeds a picture to search for, loading the model on first use; or a sentence why there is none.
 
     That is the run's own model, or else `model`, with the head on top. `made_by` says what made the embeddings. A model that
     needs code which is not trusted is none, and that is logged.
     """
-    from suprank.models.model_folder import custom_backbone
     from suprank.system.custom_code import CustomCodeError, require_consent, trusting
     from suprank.workflows.run_embeddings import image_embedder, load_run_model
 
@@ -189,6 +179,8 @@ def _embed_function(
     if not saved and model is None:
         lacks = "has neither a folder “model” nor “best”" if is_run else "has embeddings, but no model"
         return f"{folder.resolve().name} {lacks}; start again with --model and the model that embedded it."
+    from suprank.models.model_folder import custom_backbone  # imports torch
+
     chosen = saved[0] if saved else Path(str(model))
     if not saved:
         _check_model_folder(chosen)

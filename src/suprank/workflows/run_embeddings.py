@@ -83,6 +83,9 @@ def open_source(
     if complete := _is_complete(where, name):
         other = not frozen and _has_another_model(folder, name, trust_code)
         reason = "an earlier model of the run" if other else _refresh(embeddings_folder(where, name), config, name)
+        if reason and not frozen and not _has_model(folder):
+            _log.warning("the embeddings of %s are of %s, and without a model they cannot be made anew.", folder, reason)
+            reason = ""
     if reason or not complete:
         if shown_in is not None:
             manifest = _manifest(config, name)
@@ -326,6 +329,10 @@ def _embed(
         out.rename(old)  # Windows refuses it while the explorer shows them: all of the old embeddings stay, or none
         target.rename(out)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _has_model(run: Path) -> bool:
+    return any((run / name / "embedder.json").is_file() for name in ("model", "best"))
 
 
 def _model_folder(run: Path) -> Path:

@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from suprank.data import Manifest
-from suprank.explorer import Source
-from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun
+from suprank.explorer import Index, Source
+from suprank.explorer.web import Explorer, ExplorerRun
 
 SIDE = 96
 KINDS = {
@@ -115,7 +115,7 @@ def explorer(images, *, two=False, upload=True, **options):
     """One run that sees shapes; beside it, if wanted, one that sees pixels. All is measured already."""
     chosen = [("by shape", by_shape), ("by pixels", by_pixels)][: 1 + two]
     sources = [(source(images, embed, name), embed) for name, embed in chosen]
-    opened = [ExplorerRun(one, ExactSearch(one.gallery), embed if upload else None) for one, embed in sources]
+    opened = [ExplorerRun(one, Index.build(one.gallery.embeddings), embed if upload else None) for one, embed in sources]
     found = Explorer(opened, **options)
     found.measure()
     return found

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.explorer import Source
-from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, ImageId, serve, uploads
+from suprank.explorer import Index, Source
+from suprank.explorer.web import Explorer, ExplorerRun, ImageId, serve, uploads
 from tests.explorer.web import drawn
 from tests.explorer.web.conftest import client_of, png, send_upload, served
 
@@ -45,7 +45,7 @@ def evil(tmp_path):
     }
     manifest = Manifest.from_columns(columns, root=tmp_path)
     source = Source.from_arrays("</title><script>alert('run')</script>", np.eye(4, dtype=np.float32) + 0.1, manifest)
-    found = Explorer([ExplorerRun(source, ExactSearch(source.gallery))])
+    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])
     found.node_metrics[0].measure()
     return client_of(found)
 
@@ -97,7 +97,7 @@ def test_runs_evaluated_at_other_levels_are_compared_at_those_of_both(images, fi
         levels = ["label_kind", "label_family"][number:]
         fewer = Manifest.from_columns(images.table.drop_columns(levels), root=images.root, levels=images.levels[:number])
         source = drawn.source(fewer, drawn.by_shape, f"of {number} levels")
-        return ExplorerRun(source, ExactSearch(source.gallery))
+        return ExplorerRun(source, Index.build(source.gallery.embeddings))
 
     found = Explorer([run_with_levels(first), run_with_levels(second)])
     for metrics in found.node_metrics:
@@ -130,7 +130,7 @@ def test_a_label_leads_to_its_queries_and_to_its_images_in_the_gallery(tmp_path)
     source = Source.from_arrays(
         "x", np.eye(1, 3, dtype=np.float32), queries, np.eye(3, dtype=np.float32), Manifest.from_columns(columns, root=tmp_path)
     )
-    client = client_of(Explorer([ExplorerRun(source, ExactSearch(source.gallery))]))
+    client = client_of(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))]))
     for node, counts in (("0.0", ["1 query", "2 images in the gallery"]), ("0.1", ["0 queries", "1 image in the gallery"])):
         page = client.get(f"/tree?node={node}").text
         links = re.findall(r'<a href="(/\?[^"]*)">([^<]*)</a>', page)
@@ -150,7 +150,7 @@ def test_pictures_are_sent_by_row(client, images):
 
 def test_what_is_measured_later_is_said(images):
     source = drawn.source(images, drawn.by_shape)
-    found = Explorer([ExplorerRun(source, ExactSearch(source.gallery))])
+    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])
     assert "are being measured" in client_of(found).get("/tree").text
     assert client_of(found).get("/item/a/gallery/1").status_code == 200
 
@@ -158,7 +158,7 @@ def test_what_is_measured_later_is_said(images):
 def test_images_without_labels_can_be_looked_at(tmp_path):
     rows = {"path": ["a.png", "b.png"], "split": ["test"] * 2}
     source = Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=tmp_path, levels=()))
-    client = client_of(Explorer([ExplorerRun(source, ExactSearch(source.gallery))]))
+    client = client_of(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))]))
     for address in ("/", "/item/a/gallery/0", "/tree", "/?q=a"):
         assert client.get(address).status_code == 200
     assert 'class="tile level-none"' in client.get("/item/a/gallery/0").text
@@ -237,7 +237,10 @@ def test_a_burst_of_uploads_holds_two_pictures_at_a_time(images):
         return drawn.by_shape(picture)
 
     source = drawn.source(images, drawn.by_shape)
-    with served(Explorer([ExplorerRun(source, ExactSearch(source.gallery), slow)])) as address, ThreadPoolExecutor(8) as pool:
+    with (
+        served(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings), slow)])) as address,
+        ThreadPoolExecutor(8) as pool,
+    ):
         ring = {"image": ("a.png", png(drawn.figure("ring", 1)), "image/png")}
         answers = list(pool.map(lambda _: httpx2.post(f"{address}/upload", files=ring, timeout=60).status_code, range(6)))
     assert answers == [200] * 6

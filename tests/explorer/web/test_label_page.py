@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
-from suprank.explorer import Source
-from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, ImageId, Node, label_findings
+from suprank.explorer import Index, Source
+from suprank.explorer.web import Explorer, ExplorerRun, ImageId, Node, label_findings
 from suprank.explorer.web.label_page import label_views
 from tests.browsers import NEEDS_BROWSER, guarded_pages
 from tests.explorer import runs
@@ -17,7 +17,7 @@ from tests.explorer.web.conftest import client_of, served
 
 
 def explore(*sources, measured=True):
-    found = Explorer([ExplorerRun(source, ExactSearch(source.gallery)) for source in sources])
+    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings)) for source in sources])
     if measured:
         found.measure()
     return found

@@ -5,14 +5,14 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.explorer import Source
-from suprank.explorer.web import ExactSearch, ExplorerRun, Filters, ImageId
+from suprank.explorer import Index, Source
+from suprank.explorer.web import ExplorerRun, Filters, ImageId
 from suprank.explorer.web.searching import Searcher
 from tests.explorer.web import drawn
 
 
 def searcher(*sources):
-    return Searcher([ExplorerRun(source, ExactSearch(source.gallery)) for source in sources])
+    return Searcher([ExplorerRun(source, Index.build(source.gallery.embeddings)) for source in sources])
 
 
 def manifest(species, family, splits=None, paths=None):
@@ -96,7 +96,7 @@ def test_a_picture_from_outside_finds_its_like(two, images):
 
 
 def test_a_model_of_other_dimensions_is_refused_and_so_are_three_runs(birds):
-    run = ExplorerRun(birds, ExactSearch(birds.gallery), lambda picture: np.zeros(7))
+    run = ExplorerRun(birds, Index.build(birds.gallery.embeddings), lambda picture: np.zeros(7))
     with pytest.raises(ValueError, match="in 7 dimensions, but the gallery of birds has 2"):
         Searcher([run]).rank_picture(Image.new("RGB", (4, 4)))
     with pytest.raises(ValueError, match="3 runs"):
@@ -125,3 +125,12 @@ def test_deep_lists_end_at_a_thousand():
     (ranking,) = found.neighbors(ImageId(0, "gallery", 3), offset=980, limit=48)
     assert ranking.deep
     assert (ranking.total, ranking.hits[-1].rank, ranking.gallery_size) == (1000, 1000, count)
+
+
+def test_an_embedding_of_zeros_has_a_list_in_the_order_of_rows():
+    vectors = np.eye(4, dtype=np.float32)
+    vectors[2] = 0
+    rows = {"path": [str(row) for row in range(4)], "split": ["test"] * 4}
+    source = Source.from_arrays("s", vectors, Manifest.from_columns(rows, root=".", levels=()))
+    (ranking,) = Searcher([ExplorerRun(source, Index.build(vectors))]).neighbors(ImageId(0, "gallery", 2))
+    assert [(hit.image.row, hit.score) for hit in ranking.hits] == [(0, 0), (1, 0), (3, 0)]

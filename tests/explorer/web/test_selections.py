@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.data import Manifest
-from suprank.explorer import Source
+from suprank.explorer import Index, Source
 from suprank.explorer.images import Images
 from suprank.explorer.manifests import join_manifests
-from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, Node
+from suprank.explorer.web import Explorer, ExplorerRun, Node
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
 from suprank.explorer.web.export import tagged_manifest
 from suprank.explorer.web.image_metrics import RESULTS, ImageMetrics
@@ -28,7 +28,7 @@ from tests.explorer.web.conftest import client_of
 
 
 def opened(*sources, **options):
-    found = Explorer([ExplorerRun(source, ExactSearch(source.gallery)) for source in sources], **options)
+    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings)) for source in sources], **options)
     found.measure()
     return found
 
@@ -171,7 +171,7 @@ def test_a_second_run_without_labels_is_unmeasured_and_that_is_said(images):
 
 def test_before_they_are_measured_no_list_is_shown_and_the_page_says_what_to_do(images):
     source = drawn.source(images, drawn.by_shape)
-    explorer = Explorer([ExplorerRun(source, ExactSearch(source.gallery))])
+    explorer = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])
     client = client_of(explorer)
     for query in ("result_a=right", "order=lowest"):
         page = client.get(f"/?{query}").text

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from suprank.data.images import FORMATS
-from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, uploads
+from suprank.explorer import Index
+from suprank.explorer.web import Explorer, ExplorerRun, uploads
 from suprank.workflows.explorers import open_explorer
 from tests.browsers import NEEDS_BROWSER, guarded_pages
 from tests.explorer import runs
@@ -191,7 +192,7 @@ class TestPreview:
     def test_without_a_model_a_dropped_image_opens_the_reason(self, browser, images):
         source = drawn.source(images, drawn.by_shape)
         with (
-            served(Explorer([ExplorerRun(source, ExactSearch(source.gallery))])) as address,
+            served(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])) as address,
             guarded_pages(browser) as new_page,
         ):
             page = new_page(address)

@@ -3,19 +3,14 @@
 from suprank.explorer.web.app import create_app, serve
 from suprank.explorer.web.explorer import Explorer
 from suprank.explorer.web.ids import ImageId, Node
-from suprank.explorer.web.nearest import ExactSearch, GallerySearch, IndexedSearch, open_search
 from suprank.explorer.web.searching import ExplorerRun, Filters
 
 __all__ = [
-    "ExactSearch",
     "Explorer",
     "ExplorerRun",
     "Filters",
-    "GallerySearch",
     "ImageId",
-    "IndexedSearch",
     "Node",
     "create_app",
-    "open_search",
     "serve",
 ]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from suprank.explorer.images import Images
+    from suprank.explorer.index import Index
     from suprank.explorer.source import Source
-    from suprank.explorer.web.nearest import GallerySearch
 
 DEPTH = 1_000
 """Longest list that the page shows; galleries of up to `WHOLE` images are shown completely."""
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class ExplorerRun:
-    """A source to explore, the search in its gallery, and a function that embeds uploaded images, if there is a model.
+    """A source to explore, the index of its gallery, and a function that embeds uploaded images, if there is a model.
 
     `no_model` tells readers of the page why there is none, and how to get one.
     """
 
     source: Source
-    search: GallerySearch
+    index: Index
     embed: Callable[[Image], NDArray[Any]] | None = None
     no_model: str = "There is no model to embed the image; explore a run, or start with --model."
 
@@ -192,8 +192,6 @@ class Searcher:
             for at, other in zip(shown, others, strict=True)
         )
         depth = min(_depth(len(gallery)), len(gallery) - len(one.query.self_rows))
-        if len(one.rows) < min(depth, needed or depth):  # an index may find fewer
-            depth = len(one.rows)
         total = int(keep.sum()) if needed is None else depth
         return Ranking(one.query.run, hits, total, depth, len(gallery), one.seconds)
 
@@ -209,7 +207,7 @@ class Searcher:
         items = len(run.source.gallery)
         depth = _depth(items) if needed is None else min(needed, _depth(items))
         start = time.perf_counter()
-        rows, scores = run.search.nearest(query.vector, min(depth + len(query.self_rows), items))
+        rows, scores = _nearest(run.index, query.vector, min(depth + len(query.self_rows), items))
         seconds = time.perf_counter() - start
         keep = ~np.isin(rows, query.self_rows)
         return _RunRanking(query, rows[keep][:depth], scores[keep][:depth], seconds)
@@ -245,6 +243,14 @@ class _RunRanking(NamedTuple):
     rows: NDArray[np.int64]
     scores: NDArray[np.float32]
     seconds: float
+
+
+def _nearest(index: Index, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Rows and cosines of the k best, best first; of an embedding of zeros, whose cosines are 0, the first rows."""
+    if not vector.any():
+        return np.arange(k), np.zeros(k, np.float32)
+    hits = index.search(vector, k)
+    return hits.rows[0], hits.scores[0]
 
 
 class WrongModelError(ValueError):
