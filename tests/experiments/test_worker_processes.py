@@ -27,6 +27,7 @@ from suprank.experiments import (
 )
 from suprank.experiments.runner import lock_experiment
 from suprank.experiments.worker_processes import optional_pool
+from suprank.system import custom_code
 from suprank.training.recipe import to_toml
 from tests.training.runs import pictures, recipe
 from tests.waiting import wait_until
@@ -39,7 +40,6 @@ STAND_IN = """
 import os, signal, sys, time, warnings
 from pathlib import Path
 from suprank.experiments import fork_server, worker_processes
-from suprank.system import custom_code
 
 def run_program(arguments, folder):
     os.chdir(folder)
