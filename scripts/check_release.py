@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 UV = [sys.executable, "-m", "uv", "--quiet"]
 NOBODY = 65534  # the user and group "nobody", who owns nothing
-NOT_FOR_USERS = ("dev", "docs")  # extras
+NOT_FOR_USERS = ("dev",)  # extras
 SMALL = ("images.size=32", "model.backbone=test_resnet", "model.pretrained=false", "data.workers=0")
 IMAGES = ("--size", "32", "--resize", "0", "--device", "cpu", "--workers", "0", "-q")
 

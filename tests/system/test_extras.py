@@ -50,32 +50,23 @@ def test_every_command_is_in_the_table_and_every_extra_in_the_project():
 
 
 def test_extras_include_each_other():
-    """And every name of an earlier version installs what it did."""
     for extra, others in {
-        "train": ["vision", "baselines", "fast", "metrics", "turbo"],
-        "explore": ["vision", "fast"],
-        "hierarchy": ["cli"],
-        "all": ["train", "explore", "hierarchy", "encoders", "export", "sentence-transformers", "servers"],
+        "train": ["vision"],
+        "explore": ["vision"],
+        "all": ["train", "explore", "hierarchy", "export", "sentence-transformers", "servers"],
         "dev": ["all"],
-        "docs": ["explore", "hierarchy", "metrics", "train"],
-        "cli": ["fast"],
         "export": ["vision"],
-        "encoders": ["hierarchy"],
         "servers": ["explore"],
     }.items():
         for other in others:
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
-        "baselines": "pytorch-metric-learning",
-        "cli": "numba pyarrow rich threadpoolctl typer",
-        "encoders": "open-clip-torch sentence-transformers",
+        "vision": "simplejpeg",
+        "train": "pytorch-metric-learning torchmetrics",
+        "all": "mteb open-clip-torch",
         "export": "onnx onnxruntime onnxscript",
-        "fast": "numba threadpoolctl",
-        "metrics": "torchmetrics",
         "sentence-transformers": "accelerate datasets sentence-transformers",
         "servers": "pymilvus",
-        "turbo": "simplejpeg",
-        "docs": "furo myst-parser sphinx",
     }.items():
         assert set(packages.split()) <= distributions(extra), extra
 

@@ -32,8 +32,8 @@ COMMANDS = {
 
 OPTIONAL = {
     "mteb": "all",
-    "open_clip": "encoders",
-    "sentence_transformers": "encoders",
+    "open_clip": "all",
+    "sentence_transformers": "all",
     "pymilvus": "servers",
 }
 """Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server."""
