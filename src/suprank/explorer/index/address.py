@@ -27,7 +27,6 @@ from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance, Record
 from suprank.embedding.shards import ITEMS
 from suprank.explorer.index.local import LocalIndex
-from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -185,7 +184,6 @@ def read_embeddings(
     A folder with several parts gives its gallery, else its test images, else train, unless `part` names another. Only a file
     takes a `manifest`: a folder has its own.
     """
-    check_local(path)
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}; give a folder of `suprank embed` or of a run, or a file of embeddings.")
