@@ -6,6 +6,7 @@ import pytest
 
 from suprank.embedding import shards
 from suprank.embedding.shards import write_embeddings
+from suprank.files import atomic, binary
 
 COUNT, DIM = 23, 3
 RUN = {"model": "abc", "scales": (1, 0.5)}
@@ -68,7 +69,7 @@ def test_after_an_interruption_the_rest_is_computed_and_no_more(tmp_path, batch,
 @pytest.mark.parametrize("crash", range(6))
 def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_path, monkeypatch, crash):
     whole = write(tmp_path / "whole").read_bytes()
-    real, begun = shards.atomic_writer, []
+    real, begun = atomic.atomic_writer, []
 
     def breaking(path):
         begun.append(path.name)
@@ -76,7 +77,8 @@ def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_
             raise OSError("power cut")
         return real(path)
 
-    monkeypatch.setattr(shards, "atomic_writer", breaking)
+    for module in (shards, binary):
+        monkeypatch.setattr(module, "atomic_writer", breaking)
     with pytest.raises(OSError, match="power cut"):
         write(tmp_path / "out")
     monkeypatch.undo()
@@ -283,6 +285,7 @@ def test_the_call_without_a_share_computes_what_no_share_did(tmp_path):
     assert log == [[*range(5), *range(10, 20)]]
     np.testing.assert_array_equal(np.load(tmp_path / "embeddings.npy"), vectors(np.arange(COUNT)))
     assert run_of(None, tmp_path) == run_of((1, 2), tmp_path) == []
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "embeddings.npy", "run.json"]
 
 
 def test_a_share_that_was_interrupted_goes_on(tmp_path):

@@ -16,8 +16,8 @@ from suprank.data.columns import PREFIX
 from suprank.data.contents import file_stamps, replaced_rows
 from suprank.data.manifest import Manifest
 from suprank.embedding.shards import ITEMS
-from suprank.files.atomic import atomic_writer, own_file
-from suprank.files.binary import open_npy
+from suprank.files.atomic import own_file
+from suprank.files.binary import open_npy, write_npy
 from suprank.files.label_digest import label_digests
 
 if TYPE_CHECKING:
@@ -92,5 +92,4 @@ class EmbeddedImages:
 
     def _write(self, file: Path, contents: NDArray[np.int64]) -> None:
         file.parent.mkdir(exist_ok=True)
-        with atomic_writer(own_file(file)) as opened:
-            np.save(opened, contents)
+        write_npy(file, contents)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from suprank.files.atomic import atomic_writer, own_file, write_atomically
-from suprank.files.binary import open_npy
+from suprank.files.binary import open_npy, write_npy
 from suprank.files.locking import LOCK, lock_folder
 from suprank.files.records import differences
 
@@ -95,7 +95,7 @@ def write_embeddings(
                 counts = f"{there} of {len(shards)} shards{which} were there, {len(shards) - there} computed now"
                 note(f"{run.out}: {counts}{joined}.")
         barrier()  # the result is there for all
-        if rank == 0 and shard is None:
+        if rank == 0 and run.finished():
             shutil.rmtree(run.out / SHARDS, ignore_errors=True)
     return run.out / RESULT
 
@@ -251,9 +251,7 @@ class _ShardedRun:
 
     def save(self, shard: int, rows: NDArray[Any]) -> None:
         self.check_record(self.out / RECORD)  # where locks do not hold, the folder may have become that of another run
-        with atomic_writer(self.part(shard)) as file:
-            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(rows))
-            file.write(rows.data.cast("B"))  # np.save does not report a full disk as such
+        write_npy(self.part(shard), rows)
 
 
 def _embed_missing(run: _ShardedRun, embed_rows: EmbedRows, shards: range, progress: Callable[[int, int], None]) -> None:
