@@ -19,6 +19,7 @@ from suprank.embedding.embedded_images import EmbeddedImages
 from suprank.embedding.parts import PARTS
 from suprank.embedding.processes import Processes
 from suprank.embedding.shards import ITEMS, RESULT, ShardLayout, check_shard, records, write_embeddings
+from suprank.files.atomic import own_file
 from suprank.models.head import Head
 from suprank.models.inference import at_scales, embed
 
@@ -162,7 +163,7 @@ def _int(value: object) -> int | None:
 def _read_record(folder: Path) -> dict[str, Any]:
     """The record of a part, to resume it; empty if there is none, or one that cannot be read, which is refused later."""
     try:
-        record = json.loads(records(folder)[0].read_bytes())
+        record = json.loads(own_file(records(folder)[0]).read_bytes())
     except (IndexError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

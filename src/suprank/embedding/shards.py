@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 RESULT, RECORD, SHARDS, ITEMS = "embeddings.npy", "run.json", "parts", "items.parquet"
 _WAY_OUT = "wait for it to end, or choose another folder"
-_SECONDS = 30  # for others to begin: each holds the lock of the folder for a moment
+_SECONDS = 60  # for others to begin: each holds the lock of the folder for a moment
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def write_embeddings(
                 run.join()
             if rank == 0 and (there or shard is not None):
                 which, joined = ("", ", joined") if shard is None else (f" of {shard[0]}/{shard[1]}", "")
-                counts = f"{there} of {len(shards)} shards{which} were there, {len(shards) - there} computed now"
+                counts = f"{there:,} of {len(shards):,} shards{which} were there, {len(shards) - there:,} computed now"
                 note(f"{run.out}: {counts}{joined}.")
         barrier()  # the result is there for all
         if rank == 0 and run.finished():
@@ -110,7 +110,7 @@ def check_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
 
 def records(out: Path) -> list[Path]:
     """The files with the record of a run: its own, and those that came with shards that were copied."""
-    return [own_file(file) for file in (out / RECORD, *sorted((out / SHARDS).glob("*.json"))) if file.exists()]
+    return [file for file in (out / RECORD,) if file.exists()] + sorted((out / SHARDS).glob("*.json"))
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,8 @@ class _ShardedRun:
 
     def _begin(self, own: str = "") -> None:
         """Write the record of the run, or check that those that are there are of the same run."""
-        record, found = (json.dumps(self.record, indent=2) + "\n").encode(), records(self.out)
+        record = (json.dumps(self.record, indent=2) + "\n").encode()
+        found = records(self.out)[: 1 if own else None]  # a thousand shares need not read each other's: who joins reads all
         if (self.out / RESULT).exists() or any((self.out / SHARDS).glob("*.npy")):
             if not found:
                 raise ValueError(f"{self.out} has embeddings without a {RECORD} that describes it; choose another folder.")
@@ -208,7 +209,7 @@ class _ShardedRun:
                 self.check_record(file)
         elif any(file.read_bytes() != record for file in found):  # nothing to lose, unless somebody embeds
             self._refuse_shares(own)
-            for file in found:
+            for file in records(self.out):
                 file.unlink()
         if not (self.out / RECORD).exists():
             write_atomically(self.out / RECORD, record)
