@@ -1,6 +1,5 @@
 """suprank embed: from a folder of pictures to numbers, however often it is interrupted and by however many processes."""
 
-import json
 import os
 import shutil
 import signal
@@ -16,10 +15,9 @@ import torch
 from suprank import evaluation
 from suprank.cli.main import main
 from suprank.data import ImageDataset, Manifest, eval_transform
-from suprank.embedding import claims, collection, read_embedded
+from suprank.embedding import collection, read_embedded
 from suprank.embedding.shards import _Stream
 from suprank.evaluation import Report
-from suprank.files.locking import lock_folder
 from suprank.models import Embedder
 from suprank.workflows.adaptation import AdaptInput
 from suprank.workflows.run_embeddings import open_source
@@ -230,17 +228,17 @@ def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
     assert message in refused("evaluate", "--embeddings", *arguments)
 
 
-def started(forked, *arguments, shard_rows=collection.SHARD_ROWS, pause=0, lease=claims.LEASE, variables=None):
+def started(forked, *arguments, shard_rows=collection.SHARD_ROWS, pause=0, variables=None):
     """The command line in a process of its own, and group. Not a fork of this one: grpc, of other tests, crashes in forks.
 
     A batch takes `pause` seconds more, so that there is something left to do when somebody looks.
     """
-    return forked.function(partial(_run, [*map(str, arguments)], shard_rows, pause, lease), variables)
+    return forked.function(partial(_run, [*map(str, arguments)], shard_rows, pause), variables)
 
 
-def _run(arguments, shard_rows, pause, lease):
+def _run(arguments, shard_rows, pause):
     sys.argv = ["suprank", *arguments]
-    collection.SHARD_ROWS, claims.LEASE = shard_rows, lease
+    collection.SHARD_ROWS = shard_rows
     take = _Stream.take
     _Stream.take = lambda *of: time.sleep(pause) or take(*of)
     main()
@@ -303,109 +301,70 @@ def long_run(folder, out, *arguments):
     )
 
 
-def kill_with_a_claim(process):
-    """Kill a process at a moment when it has claimed a shard."""
-
-    def is_claiming():
-        return any(json.loads(file.read_bytes())["process"] == process.pid for file in Path("e/test/claims").glob("*.json"))
-
-    def stopped_with_a_claim():
-        os.killpg(process.pid, signal.SIGSTOP)
-        wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "TZ")
-        if is_claiming():
-            return True
-        os.killpg(process.pid, signal.SIGCONT)
-        return False
-
-    wait_until(Path("e/test/claims").is_dir)
-    wait_until(stopped_with_a_claim)
-    os.killpg(process.pid, signal.SIGKILL)
-
-
-def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machine(forked, folder):
-    command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    killed = started(forked, *command, pause=0.2)
-    kill_with_a_claim(killed)
-    others = [started(forked, *command, lease=1.5) for _ in range(2)]
-    others.append(started(forked, *long_run(folder, "alone", "--shard-rows", 8, "--device", "cpu")))
+def test_machines_embed_a_share_each_one_is_killed_and_the_joined_result_is_that_of_one_machine(forked, folder, monkeypatch):
+    monkeypatch.setattr(collection, "SHARD_ROWS", 8)
+    command, parts = long_run(folder, "e", "--device", "cpu"), folder / "e/test/parts"
+    killed = started(forked, *command, "--shard", "1/3", shard_rows=8, pause=0.2)
+    wait_until((parts / "00003.npy").exists)
+    assert "is embedding shard 1/3 into e/test/parts; wait for it to end." in refused(*command, "--shard", "1/3")
+    assert "is embedding a share of the shards into e/test/parts; wait for it to end, or" in refused(*command)
+    os.killpg(killed.pid, signal.SIGKILL)
     assert killed.end(60)[0] == -signal.SIGKILL
+    assert not (parts / "00039.npy").exists()
+    assert "interrupted; give the same command again, without a shard" in refused("evaluate", "e")
+
+    others = [started(forked, *command, "--shard", f"{i}/3", shard_rows=8, pause=0.02) for i in (1, 2)]
+    others.append(started(forked, *long_run(folder, "alone", "--device", "cpu"), shard_rows=8))
     ends = [process.end(120) for process in others]
     assert [code for code, *_ in ends] == [0, 0, 0], ends
-    assert ends[1][1] == "test: e/test\n"
-    assert "shards here" in ends[0][2]
-    there = sorted(file.name for file in (folder / "e/test").iterdir())
-    assert there == ["claims", "contents", "items.parquet", "parts", "run.json"]
-    assert not list((folder / "e/test/claims").glob("*.json"))
+    assert "shards of 1/3 were there" in ends[0][2]
+    assert "e/test: 0 of 13 shards of 2/3 were there, 13 computed now.\n" in ends[1][2]
+    joined = done(*command)
+    assert joined.stdout == "test: e/test\n"
+    assert "e/test: 27 of 40 shards were there, 13 computed now, joined.\n" in joined.stderr
+    assert (folder / "e/test/embeddings.npy").read_bytes() == (folder / "alone/test/embeddings.npy").read_bytes()
+    assert {file.name for file in (folder / "e/test").iterdir()} == {file.name for file in (folder / "alone/test").iterdir()}
     one, shared = read_embedded("alone", "test"), read_embedded("e", "test")
-    assert (np.asarray(one.embeddings) == np.asarray(shared.embeddings)).all()
     assert one.items.table.equals(shared.items.table)
     done("evaluate", "alone", "--device", "cpu", "--out", "alone.json")
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
     assert Report.load("e.json").values == Report.load("alone.json").values
-    joined = done(*command[:6], "e", *command[7:-5], "--device", "cpu").stdout  # without --shared
-    assert joined == "test: e/test\n"
-    assert (folder / "e/test/embeddings.npy").read_bytes() == (folder / "alone/test/embeddings.npy").read_bytes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_machine_that_is_stopped_gives_its_claims_back(forked, folder, number):
-    command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    process = started(forked, *command, pause=0.2)
-    wait_until(lambda: list((folder / "e/test/parts").glob("*.npy")))
-    os.killpg(process.pid, number)
-    code, _, errors = process.end(60)
-    assert code == 130, errors
-    assert errors.endswith("\nsuprank: stopped.\n")
-    assert not list((folder / "e/test/claims").glob("*.json"))
-    assert "interrupted; give the same command again" in refused("evaluate", "e")
-
-
-def test_a_shared_run_does_not_begin_where_one_machine_embeds_alone(folder):
-    with lock_folder(folder / "e/test", "", ""):
-        assert "is embedding, without --shared, into e/test; wait for it" in refusal("--out", "e", "--shared")
-    assert not (folder / "e/test/run.json").exists()
-
-
-@pytest.mark.parametrize("command", [("evaluate",), ("explore",), ("index", "build", "--out", "i"), ("adapt", "--out", "h")])
-def test_embeddings_in_a_bucket_are_to_be_copied_first(command):
-    assert "s3://bucket/e is not on this machine; copy it into a folder first" in refused(*command, "s3://bucket/e")
-
-
-def test_what_reads_embeddings_reads_those_of_a_shared_run(folder):
+def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_shares(folder, monkeypatch):
+    monkeypatch.setattr(collection, "SHARD_ROWS", 5)
+    embed("--split", "test", out="intact")
     (folder / "photos/group1/class10/2.png").write_text("no image")
-    for out, shared in (("joined", ()), ("e", ("--shared",))):
-        embed("--shard-rows", 5, "--skip-broken", *shared, out=out)
-    joined, shards = read_embedded("joined", "test"), read_embedded("e", "test")
-    assert (joined.broken, shards.broken) == (1, 1)
-    assert joined.items.table.equals(shards.items.table)
-    np.testing.assert_array_equal(np.asarray(shards.embeddings), joined.embeddings)
+    left = read_embedded("intact", "test").items.paths.to_pylist().index("group1/class10/2.png")
+    for shard in (("--shard", "1/2"), ("--shard", "2/2"), ()):
+        embed("--skip-broken", *shard)
+    whole, part = read_embedded("intact", "test"), read_embedded("e", "test")
+    assert part.broken == 1
+    rows = np.delete(np.asarray(whole.embeddings), left, 0)
+    np.testing.assert_allclose(np.asarray(part.embeddings), rows, atol=1e-6)
+    np.save("rows.npy", np.asarray(part.embeddings))
+    part.items.save("rows.parquet")
 
-    one, other = (open_source(Path(out)) for out in ("joined", "e"))
-    np.testing.assert_array_equal(one.gallery.unit_embeddings([7, 3]), other.gallery.unit_embeddings([7, 3]))
-    assert one.evaluate(device="cpu").values == other.evaluate(device="cpu").values
-    found = [search_in_index(out) for out in ("joined", "e")]
-    assert found[0] == found[1] != ""
-    inputs = [AdaptInput.read(out) for out in ("joined", "e")]
-    np.testing.assert_array_equal(inputs[0].embeddings, inputs[1].embeddings)
-    assert isinstance(inputs[1].embeddings, np.ndarray)
-
-    (folder / "e/test/parts/00003.npy").unlink()
-    assert "e/test/parts lacks 1 of 8 shards, the first 00003.npy" in refused("evaluate", "e")
-
-
-def search_in_index(out):
-    done("index", "build", out, "--out", f"{out}.index")
-    np.save("queries.npy", read_embedded(out, "test").embeddings[:2])
-    return done("index", "search", f"{out}.index", "--embeddings", "queries.npy", "--k", 3).stdout
+    source = open_source(Path("e"))
+    np.testing.assert_allclose(source.gallery.unit_embeddings([7, 3]), rows[[7, 3]], atol=1e-6)
+    done("evaluate", "rows.npy", "--labels", "rows.parquet", "--device", "cpu", "--out", "rows.json")
+    done("evaluate", "e", "--device", "cpu", "--out", "e.json")
+    found, expected = (Report.load(name).values for name in ("e.json", "rows.json"))
+    assert found == pytest.approx(expected, nan_ok=True)
+    assert source.evaluate(device="cpu").values == pytest.approx(found, nan_ok=True)
+    assert search_in_index("e") == search_in_index("rows.npy", "--manifest", "rows.parquet") != ""
+    adapted = AdaptInput.read("e")
+    np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))
+    assert isinstance(adapted.embeddings, np.ndarray)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--out", "s3://bucket/e"), "s3://bucket/e is not a folder; name a folder, or add --shared"),
-        (("--out", "nosuch://bucket/e", "--shared"), "cannot be opened (Protocol not known: nosuch)"),
-        (("--shard-rows", "0"), "--shard-rows"),
-    ],
-)
-def test_places_that_cannot_be_shared(arguments, message):
-    assert message in refusal(*arguments)
+def search_in_index(source, *options):
+    done("index", "build", source, *options, "--out", f"{source}.index")
+    np.save("queries.npy", np.load("rows.npy")[:2])
+    return done("index", "search", f"{source}.index", "--embeddings", "queries.npy", "--k", 3).stdout
+
+
+@pytest.mark.parametrize("shard", ["0/16", "17/16", "a/b", "3", "-1/2", "3/16/2", "1.5/2", "²/3"])
+def test_a_share_that_cannot_be_is_one_sentence(folder, shard):
+    assert f"Invalid value for --shard: {shard!r} is not I/N, with I from 1 to N, such as 3/16." in refusal(f"--shard={shard}")
+    assert not (folder / "e").exists()

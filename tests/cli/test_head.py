@@ -121,15 +121,6 @@ def test_a_folder_knows_its_head_and_refuses_another():
     assert "after/test was embedded with another model and head" in mixed
 
 
-def test_a_folder_of_a_version_without_heads_is_continued(folder):
-    file = folder / "before/test/run.json"
-    record = json.loads(file.read_text())
-    del record["head"]
-    file.write_text(json.dumps(record))
-    done("embed", "model", "m.parquet", "--out", "before", *FAST)
-    assert Provenance.read("before", "test").head is None
-
-
 def test_a_head_of_another_width_is_refused_before_any_image_is_read(folder):
     shutil.rmtree(folder / "photos")
     head(7, 6).save("narrow")
