@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     photographs(source / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(source)
-        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
     embedder(dim=8).save(source / "model")
     return source
 
@@ -51,11 +51,11 @@ def folder(made, tmp_path, monkeypatch):
 
 
 def embed(*arguments, manifest="m.parquet", out="e"):
-    return done("embed", "--model", "model", "--manifest", manifest, "--out", out, *FAST, *arguments)
+    return done("embed", "model", manifest, "--out", out, *FAST, *arguments)
 
 
-def refusal(*arguments):
-    return refused("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *FAST, *arguments)
+def refusal(*arguments, model="model", manifest="m.parquet"):
+    return refused("embed", model, manifest, "--out", "e", *FAST, *arguments)
 
 
 def plain(model, manifest, transform):
@@ -66,15 +66,15 @@ def plain(model, manifest, transform):
 
 
 def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder):
-    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "split.parquet")
+    done("data", "import", "folder", "photos", "--holdout-classes", 0.4, "--out", "split.parquet")
     done("data", "check", "split.parquet")
     done("data", "show", "split.parquet")
     done("models", "create", "test_resnet", "--untrained", "--dim", 16, "--out", "made")
-    result = done("embed", "--model", "made", "--manifest", "split.parquet", "--out", "e", "--size", 40, "--workers", 0)
+    result = done("embed", "made", "split.parquet", "--out", "e", "--size", 40, "--workers", 0)
     assert result.stdout == "test: e/test\n"
     assert "embedding test" in result.stderr
     assert "16/16" in result.stderr
-    shown = done("evaluate", "--embeddings", "e", "--device", "cpu", "--out", "r.json").stdout
+    shown = done("evaluate", "e", "--device", "cpu", "--out", "r.json").stdout
     assert "16 queries, 16 items" in shown
 
     model, test = Embedder.load("made").eval(), Manifest.read("split.parquet").split("test")
@@ -102,7 +102,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     query, gallery = (read_embedded("e", part) for part in ("query", "gallery"))
     assert (len(query.items), len(gallery.items)) == (6, 13)
     assert gallery.items.splits == {"gallery": 11, "distractor": 2}
-    done("evaluate", "--embeddings", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
+    done("evaluate", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
     found = Report.load("r.json")
     assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
     first = dict(evaluation.RankingRun.load("run.json"))["photograph 0"]
@@ -129,11 +129,11 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
 
 
 def test_splits_levels_precision_and_scales_can_be_chosen():
-    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
+    done("data", "import", "folder", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
     output = embed("--split", "train", "--split", "test", "--quiet").stderr
     assert "options override what model was saved with: image size 32 against 160; resize none against 168" in output
     assert [len(read_embedded("e", part).embeddings) for part in ("train", "test")] == [20, 16]
-    shown = done("evaluate", "--embeddings", "e", "--level", "group", "--metric", "AP", "--device", "cpu").stdout
+    shown = done("evaluate", "e", "--level", "group", "--metric", "AP", "--device", "cpu").stdout
     assert "group" in shown
     assert "class" not in shown
     embed("--dtype", "float16", out="half")
@@ -153,7 +153,7 @@ def test_a_finished_run_is_not_done_again_and_another_is_refused(folder):
     assert (folder / "e/test/embeddings.npy").stat().st_mtime_ns == written.st_mtime_ns
     assert "e/test has the embeddings of another run: transform is" in refusal("--size", 40)
     embedder(dim=8, seed=1).save("other")
-    output = refused("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e", *FAST)
+    output = refused("embed", "other", "m.parquet", "--out", "e", *FAST)
     assert "has the embeddings of another run: model is" in output
     assert "Choose another folder, or delete it to start again." in output
 
@@ -170,7 +170,7 @@ def test_broken_images_can_be_left_out_of_embeddings_and_numbers(folder, caplog)
         (folder / "photos" / name).write_text("no image")
     embed("--skip-broken")
     assert "skipped group1/class10/2.png" in caplog.text
-    result = done("evaluate", "--embeddings", "e", "--device", "cpu")
+    result = done("evaluate", "e", "--device", "cpu")
     assert "test: 2 broken images are left out" in result.stderr
     assert "34 queries, 34 items" in result.stdout
 
@@ -182,35 +182,36 @@ def test_a_missing_image_or_root_is_named(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("given", "arguments", "message"),
     [
-        (("--manifest", "gone.parquet"), "gone.parquet: the manifest does not exist"),
-        (("--model", "resnet5O"), "resnet50"),
+        ({"manifest": "gone.parquet"}, (), "gone.parquet: the manifest does not exist"),
+        ({"model": "resnet5O"}, (), "resnet50"),
         (
-            ("--model", "gone/model"),
+            {"model": "gone/model"},
+            (),
             "gone/model is not a folder; give a saved embedder, the name of a timm backbone, hf-hub:org/name for one on the "
             "Hugging Face Hub, or FILE.py:NAME.",
         ),
-        (("--model", "photos"), "photos is not a folder of a saved embedder"),
-        (("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
-        (("--model", "test_resnet", "--weights", "gone.pth"), "gone.pth"),
-        (("--model", "test_resnet", "--weights", "m.parquet"), "'.parquet' is none of .safetensors, .pth"),
-        (("--model", "test_resnet", "--weights", "w.pth"), "w.pth"),
-        (("--model", "test_vit", "--weights", "model/model.safetensors"), "does not fit test_vit"),
-        (("--split", "valid"), "there is no split 'valid' here; choose from test."),
-        (("--size", "64", "--resize", "32"), "resize=32 must be at least size=64"),
-        (("--squash",), "squash=True resizes to resize × resize, so it needs a resize"),
-        (("--scale", "0"), "0.0 is not a scale; give numbers above 0"),
-        (("--device", "tpu"), "'tpu' is not a device"),
-        (("--out", "m.parquet"), "m.parquet is a file; name a folder."),
-        (("--batch-size", "0"), "--batch-size"),
+        ({"model": "photos"}, (), "photos is not a folder of a saved embedder"),
+        ({}, ("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
+        ({"model": "test_resnet"}, ("--weights", "gone.pth"), "gone.pth"),
+        ({"model": "test_resnet"}, ("--weights", "m.parquet"), "'.parquet' is none of .safetensors, .pth"),
+        ({"model": "test_resnet"}, ("--weights", "w.pth"), "w.pth"),
+        ({"model": "test_vit"}, ("--weights", "model/model.safetensors"), "does not fit test_vit"),
+        ({}, ("--split", "valid"), "there is no split 'valid' here; choose from test."),
+        ({}, ("--size", "64", "--resize", "32"), "resize=32 must be at least size=64"),
+        ({}, ("--squash",), "squash=True resizes to resize × resize, so it needs a resize"),
+        ({}, ("--scale", "0"), "0.0 is not a scale; give numbers above 0"),
+        ({}, ("--device", "tpu"), "'tpu' is not a device"),
+        ({}, ("--out", "m.parquet"), "m.parquet is a file; name a folder."),
+        ({}, ("--batch-size", "0"), "--batch-size"),
     ],
 )
-def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, arguments, message):
+def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, given, arguments, message):
     (folder / "w.pth").write_text("no weights")
     weights = next(Path("model").glob("*.safetensors")).name
     arguments = [argument.replace("model.safetensors", weights) for argument in arguments]
-    assert message in refusal(*arguments)
+    assert message in refusal(*arguments, **given)
     assert not (folder / "e").exists()
 
 
@@ -225,7 +226,7 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, ar
 )
 def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
     embed()
-    assert message in refused("evaluate", "--embeddings", *arguments)
+    assert message in refused("evaluate", *arguments)
 
 
 def started(forked, *arguments, shard_rows=collection.SHARD_ROWS, pause=0, variables=None):
@@ -248,7 +249,7 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monke
     rows = 320
     lines = ["path,split,label_class", *(f"group0/class00/{row % 4}.png,test,c{row % 4}" for row in range(rows))]
     (folder / "long.csv").write_text("\n".join(lines))
-    command = ("embed", "--model", "model", "--manifest", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
+    command = ("embed", "model", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
     command = (*command, "--batch-size", 8, "--workers", 1)
     parts = folder / "e/test/parts"
     first = started(forked, *command, shard_rows=8, pause=0.2)
@@ -261,7 +262,7 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monke
     finished = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
     assert 2 <= len(finished) < rows // 8
     assert not (folder / "e/test/embeddings.npy").exists()
-    assert "interrupted; give the same command again" in refused("evaluate", "--embeddings", "e")
+    assert "interrupted; give the same command again" in refused("evaluate", "e")
 
     monkeypatch.setattr(collection, "SHARD_ROWS", 8)
     done(*command)
@@ -272,7 +273,7 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monke
 
 def test_the_processes_of_a_torchrun_share_the_images(forked):
     embed(out="alone")
-    command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "shared", *FAST)
+    command = ("embed", "model", "m.parquet", "--out", "shared", *FAST)
     processes = [started(forked, *command, variables=variables) for variables in two_ranks()]
     ends = [process.end(120) for process in processes]
     assert [(code, output) for code, output, _ in ends] == [(0, "test: shared/test\n"), (0, "")], ends
@@ -352,16 +353,16 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     found, expected = (Report.load(name).values for name in ("e.json", "rows.json"))
     assert found == pytest.approx(expected, nan_ok=True)
     assert source.evaluate(device="cpu").values == pytest.approx(found, nan_ok=True)
-    assert search_in_index("e") == search_in_index("rows.npy", "--manifest", "rows.parquet") != ""
+    assert searched("e") == searched("rows.npy", "--manifest", "rows.parquet") != ""
     adapted = AdaptInput.read("e")
     np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))
     assert isinstance(adapted.embeddings, np.ndarray)
 
 
-def search_in_index(source, *options):
-    done("index", "build", source, *options, "--out", f"{source}.index")
+def searched(source, *options):
+    """What a search for two rows prints."""
     np.save("queries.npy", np.load("rows.npy")[:2])
-    return done("index", "search", f"{source}.index", "--embeddings", "queries.npy", "--k", 3).stdout
+    return done("search", source, *options, "--queries", "queries.npy", "--k", 3).stdout
 
 
 @pytest.mark.parametrize("shard", ["0/16", "17/16", "a/b", "3", "-1/2", "3/16/2", "1.5/2", "²/3"])

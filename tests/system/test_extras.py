@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
         embedder(dim=8).save("model")
         embedder(dim=8).save("run/model")
         Path("run/recipe.toml").write_text(RECIPE)
-        done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *IMAGES)
+        done("embed", "model", "m.parquet", "--out", "e", *IMAGES)
         write_branch(plain(root / "p"))
         Path("labels.txt").write_text("jay\nteal\nheron\nwren\ncrow\n")
         np.save("x.npy", np.random.default_rng(0).standard_normal((20, 8), dtype=np.float32))
@@ -75,12 +75,12 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
     "compare": ("compare", "glyphs/nsm", "--out", "c", "--slurm", "partition=gpu"),
     "data": ("data", "check", "m.parquet"),
     "demo": ("demo", "--data", "m.parquet", "--out", "d"),
-    "embed": ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f"),
+    "embed": ("embed", "model", "m.parquet", "--out", "f"),
     "explore": ("explore", "e"),
     "hierarchy embed": ("hierarchy", "embed", "p"),
     "hierarchy review": ("hierarchy", "review", "p", "--annotator", "anna"),
     "models": ("models", "list"),
-    "models export": ("models", "export", "--model", "model", "--out", "m.pt2"),
+    "models export": ("models", "export", "model", "--out", "m.pt2"),
     "report": ("report", "e"),
     "search": ("search", "x.npy", "--queries", "x.npy"),
     "train": ("train", "glyphs/happier", "--out", "t"),
@@ -104,9 +104,9 @@ SUFFICE = {  # calls of the verbs that do something small
         ("recipes",),
         ("data", "import", "folder", "photos", "--out", "n.parquet"),
         ("data", "show", "m.parquet", "--out", "s.png"),
-        ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
-        ("evaluate", "--embeddings", "f", "-q"),
-        ("evaluate", "--embeddings", "run", "--against-frozen", "-q"),
+        ("embed", "model", "m.parquet", "--out", "f", *IMAGES),
+        ("evaluate", "f", "-q"),
+        ("evaluate", "run", "--against-frozen", "-q"),
         ("models", "list", "resnet1*"),
         "from suprank.data.jpeg import check_decoder; check_decoder('turbo')",
     ],

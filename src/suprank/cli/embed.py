@@ -84,17 +84,15 @@ HeadFolder = Annotated[
 
 def embed(
     model: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="MODEL",
             help="A folder with a saved embedder, the name of a timm backbone, hf-hub:org/name for either on the Hugging Face "
             "Hub, or FILE.py:NAME for your own.",
         ),
-    ] = None,
-    manifest: Annotated[
-        Path | None, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write the embeddings to. Required.")] = None,
+    ],
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the embeddings to.")],
     weights: Weights = None,
     head: HeadFolder = None,
     trust_code: TrustCode = False,
@@ -127,8 +125,6 @@ def embed(
         typer.Option(metavar="I/N", help="Embed one of N shares only, from 1 to N; the same command without it joins them."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    model_option: Annotated[str | None, typer.Option("--model", hidden=True)] = None,
-    manifest_option: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
 ) -> None:
     """Embed the images of a manifest: DIR/<split>/embeddings.npy and items.parquet, ready for `suprank evaluate`.
 
@@ -151,10 +147,6 @@ def embed(
     torchrun --nproc-per-node 8 -m suprank embed runs/sop/model sop.parquet --out embeddings
     suprank embed runs/sop/model sop.parquet --out /shared/embeddings --shard 3/16
     """
-    chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
-    chosen_manifest = terminal.subject(manifest, manifest_option, "MANIFEST", "--manifest")
-    if out is None:
-        raise typer.BadParameter("the folder to write to is missing; add --out DIR.", param_hint="--out")
     scales = tuple(scale or (1.0,))
     if min(scales) <= 0:
         raise typer.BadParameter(f"{min(scales)} is not a scale; give numbers above 0, such as 0.7.", param_hint="--scale")
@@ -166,8 +158,8 @@ def embed(
         terminal.check_folder(out)
         with terminal.ProgressBars(quiet) as bars:
             folders = embed_manifest(
-                chosen_model,
-                chosen_manifest,
+                model,
+                manifest,
                 out,
                 weights=weights,
                 head=head,

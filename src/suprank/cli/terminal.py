@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_folder", "check_writable"]  # of suprank.files, so that commands find all checks here
 
-T = TypeVar("T")
 
 FillGaps = Annotated[
     bool,
@@ -222,14 +221,3 @@ class ProgressBars(ExitStack):
             self._what = what
             self._advance = self.enter_context(progress(what, self.quiet))
         self._advance(done, total)
-
-
-def subject(argument: T | None, option: T | None, name: str, flag: str) -> T:
-    """The subject of a command, given as an argument NAME or, as in earlier versions, by an option."""
-    if argument is not None and option is not None:
-        raise typer.BadParameter(
-            f"{name} is given twice, as an argument and by {flag}; give all subjects as arguments, or all by options."
-        )
-    if argument is None and option is None:
-        raise typer.BadParameter(f"{name} is missing; see --help.", param_hint=name)
-    return cast("T", option if argument is None else argument)
