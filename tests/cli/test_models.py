@@ -78,14 +78,6 @@ def test_the_suffix_chooses_the_format_of_an_export(monkeypatch, name, writer):
     assert written == [(8, name)]
 
 
-def test_backbones_are_listed_by_pattern():
-    listed = done("models", "list", "*resnet50*").stdout.split()
-    assert "resnet50" in listed
-    assert all("resnet50" in name for name in listed)
-    assert {"test_vit", "vit_base_patch16_224"} <= set(done("models", "list").stdout.split())
-    assert set(done("models", "list", "--pretrained", "*resnet50*").stdout.split()) < set(listed)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

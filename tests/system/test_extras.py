@@ -79,7 +79,7 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
     "explore": ("explore", "e"),
     "hierarchy embed": ("hierarchy", "embed", "p"),
     "hierarchy review": ("hierarchy", "review", "p", "--annotator", "anna"),
-    "models": ("models", "list"),
+    "models": ("models", "create", "test_resnet.untrained", "--out", "n"),
     "models export": ("models", "export", "model", "--out", "m.pt2"),
     "report": ("report", "e"),
     "search": ("search", "x.npy", "--queries", "x.npy"),
@@ -107,7 +107,6 @@ SUFFICE = {  # calls of the verbs that do something small
         ("embed", "model", "m.parquet", "--out", "f", *IMAGES),
         ("evaluate", "f", "-q"),
         ("evaluate", "run", "--against-frozen", "-q"),
-        ("models", "list", "resnet1*"),
         "from suprank.data.jpeg import check_decoder; check_decoder('turbo')",
     ],
     "train": [

@@ -224,23 +224,3 @@ def export(
         else:
             raise ValueError(f"{model} is a model, and only a head is a matrix; export it as .onnx or .pt2.")
     terminal.echo(f"{out}: gives the embeddings of {model}")
-
-
-@app.command("list")
-def backbones(
-    pattern: Annotated[str, typer.Argument(help="Pattern of names, with * for anything.")] = "*",
-    pretrained: Annotated[bool, typer.Option("--pretrained", help="List only backbones with pretrained weights.")] = False,
-) -> None:
-    """List the backbones of timm.
-
-    The first call with a version of timm takes some seconds; then the names are cached.
-
-    \b
-    suprank models list
-    suprank models list '*resnet*' --pretrained
-    """
-    with terminal.plain_errors(""):
-        from suprank.models.network_names import network_names
-
-        for name in network_names(pattern, pretrained=pretrained):
-            terminal.echo(name)
