@@ -23,8 +23,6 @@ from tests.data.pictures import encoded, smooth
 from tests.training.runs import start_process
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-
 
 def collection(root, classes=6, images=4, broken=()):
     """Classes c0, c1, ... two to a group, of pictures of several sizes; a further test image comes first."""
