@@ -114,17 +114,6 @@ def test_labels_that_are_no_tree_finest_first_are_warned_of(tmp_path, caplog, le
     assert ("finest first" if levels[0] == "group" else "under two parents") in caplog.text
 
 
-@given(
-    one=st.tuples(*[st.integers(0, 2**31 - 1)] * 4),
-    place=st.integers(0, 3),
-    other=st.integers(0, 2**31 - 1),
-)
-def test_every_number_of_a_place_changes_its_seed(one, place, other):
-    changed = (*one[:place], other, *one[place + 1 :])
-    assert (derive_seed(*one) == derive_seed(*changed)) == (one == changed)
-    assert 0 <= derive_seed(*one) < 2**63
-
-
 def test_epochs_and_places_and_seeds_see_different_crops(tmp_path):
     manifest = collection(tmp_path, classes=1, images=2)
     batch = {"size": 2, "images_per_class": 2}
