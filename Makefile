@@ -60,6 +60,6 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@$(INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.cli $@
 
-$(VENV)/.docs: $(VENV)/.torch pyproject.toml
-	@$(INSTALL) --editable '.[docs]'
+$(VENV)/.docs: $(VENV)/.torch pyproject.toml docs/requirements.txt
+	@$(INSTALL) --editable '.[explore,hierarchy,train]' --requirement docs/requirements.txt
 	@touch $@

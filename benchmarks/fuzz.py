@@ -47,7 +47,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu" / "fuzz.json"
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "cpu" / "fuzz.json", ROOT / "docs" / "reliability.md"
 MEMORY, SECONDS = 2**30, 10
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError)  # that the command line prints in one line
 
@@ -696,6 +697,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rewrite(page: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The page with the table between its markers."""
+    before, _, rest = page.partition("<!-- begin fuzz -->\n")
+    return f"{before}<!-- begin fuzz -->\n{markdown(rows)}<!-- end fuzz -->{rest.partition('<!-- end fuzz -->')[2]}"
+
+
 def spread(inputs: int, names: Sequence[str]) -> dict[str, range]:
     """As many inputs of each kind, or one more of the first."""
     each, more = divmod(inputs, len(names))
@@ -735,6 +742,7 @@ def main() -> None:
             "findings": [[one.kind, one.what, *one.outcome] for one in findings],
         }
         RESULTS.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        PAGE.write_text(rewrite(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
     sys.exit(bool(findings))
 
 

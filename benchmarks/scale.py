@@ -705,7 +705,6 @@ LISTS = [
         "train --help",
         "recipes",
         "recipes sop/roadmap",
-        "models list",
         "paper",
     )
 ]

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 UV = [sys.executable, "-m", "uv", "--quiet"]
 NOBODY = 65534  # the user and group "nobody", who owns nothing
-NOT_FOR_USERS = ("dev", "docs")  # extras
+NOT_FOR_USERS = ("dev",)  # extras
 SMALL = ("images.size=32", "model.backbone=test_resnet", "model.pretrained=false", "data.workers=0")
 IMAGES = ("--size", "32", "--resize", "0", "--device", "cpu", "--workers", "0", "-q")
 
@@ -48,7 +48,6 @@ VERBS = {
     "data export": ("vision", "data export webdataset m.parquet --out shards@"),
     "data import hf": ("vision", "data import hf shards --out h@.parquet"),
     "models create": ("vision", "models create test_resnet --untrained --dim 8 --image-size 32 --out model@"),
-    "models list": ("vision", "models list resnet1*"),
     "models pca": ("vision", f"models pca model m.parquet --dim 4 --out pca@ {' '.join(IMAGES)}"),
     "models push": ("vision", "models push model org/name --dry-run card@"),
     "models export": ("export", "models export model --out model@.onnx"),

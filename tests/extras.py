@@ -18,9 +18,16 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+CLI = ("numba", "pyarrow", "rich", "threadpoolctl", "typer")
+"""What the command line itself needs, which every extra for users brings."""
+
+
 def distributions(extra=""):
-    """Names of all distributions that `pip install suprank[extra]` installs, without suprank itself."""
-    found, waiting = set(), [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, ())]
+    """Names of all distributions that `pip install suprank[extra]` installs, without suprank itself; of `CLI` for "cli"."""
+    found, waiting = (
+        set(),
+        [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, CLI if extra == "cli" else ())],
+    )
     while waiting:
         one = Requirement(waiting.pop())
         if one.name == "suprank":

@@ -18,7 +18,7 @@ from tests.training.runs import two_ranks
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared" / "paper.tex"
-EQUATIONS = (ROOT / "docs" / "equations.md").read_text()
+EQUATIONS = (ROOT / "docs" / "paper.md").read_text().partition("\n## Equations and the functions")[2]
 LABELS = (ROOT / "tests" / "paper_labels.txt").read_text().split()
 CITED = r"\b(?:eq|fig|prop|sec|seq|tab):[A-Za-z][\w-]*"
 ROWS = re.findall(r"^\| `((?:eq|sec|prop):[^`]+)` \|.*\| (.+) \|$", EQUATIONS, flags=re.MULTILINE)

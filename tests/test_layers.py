@@ -48,7 +48,6 @@ CORE = ("files", "system", "ranking", "losses", "evaluation")
 CORE_NEEDS = {"torch", "numpy"}
 ALSO = {  # imported when they are there and of use, with an error that names the extra where they must be
     "files/locking.py": {"filelock"},
-    "files/storage.py": {"fsspec"},  # which torch brings
     "files/binary.py": {"pyarrow"},
     "files/tables.py": {"pyarrow"},
     "losses/baselines/wrapped.py": {"pytorch_metric_learning"},

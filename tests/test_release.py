@@ -31,7 +31,7 @@ def pins(file):
 
 def runtime_requirements():
     """What `pip install suprank` with any extra for users needs."""
-    extras = [lines for extra, lines in PROJECT["optional-dependencies"].items() if extra not in ("dev", "docs")]
+    extras = [lines for extra, lines in PROJECT["optional-dependencies"].items() if extra != "dev"]
     found = [Requirement(line) for lines in [PROJECT["dependencies"], *extras] for line in lines]
     return [one for one in found if one.name != "suprank"]
 

@@ -28,7 +28,7 @@ pytestmark = [
 
 def imported(pack, folder):
     """The manifest of a pack, and what the command says of it."""
-    said = done("data", "import", "csv", "--root", SHARED / f"{pack}.zip", "--out", folder / f"{pack}.parquet").stdout
+    said = done("data", "import", "csv", SHARED / f"{pack}.zip", "--out", folder / f"{pack}.parquet").stdout
     return Manifest.read(folder / f"{pack}.parquet"), said.splitlines()
 
 
@@ -43,7 +43,7 @@ def test_the_birds_are_counted_and_grouped_as_the_importer_of_cub_has_them(tmp_p
     assert said[1] == "test: 5,924 images, 100 species, 56 genus, 20 family, 6 order"
     members = [path.partition("::images/")[2] for path in packed.paths.to_pylist()]
     (tmp_path / "images.txt").write_text("".join(f"{number} {path}\n" for number, path in enumerate(members, 1)))
-    report = done("data", "import", "cub", "--root", tmp_path, "--out", tmp_path / "cub.parquet").stdout.splitlines()
+    report = done("data", "import", "cub", tmp_path, "--out", tmp_path / "cub.parquet").stdout.splitlines()
     assert [line.rpartition(", ")[2] for line in report[:2]] == ["as published", "as published"]
     assert report[2].startswith("11,788 of 11,788 images do not exist under")
     cub = Manifest.read(tmp_path / "cub.parquet")
@@ -70,9 +70,9 @@ def test_a_frozen_backbone_retrieves_unseen_birds_as_well_as_is_known(tmp_path, 
     # The packed image is cropped as it is. Batches are small: in large ones half of the time goes into fresh memory.
     crop = ("--size", 112, "--resize", 0, "--batch-size", 4, "--workers", 0, "--device", "cpu")
     some = tmp_path / "some.parquet"
-    done("embed", "--model", tmp_path / "model", "--manifest", some, "--out", tmp_path / "e", *crop)
+    done("embed", tmp_path / "model", some, "--out", tmp_path / "e", *crop)
     metrics = [argument for metric in expected for argument in ("--metric", metric)]
-    done("evaluate", "--embeddings", tmp_path / "e", "--device", "cpu", "--out", tmp_path / "r.json", *metrics)
+    done("evaluate", tmp_path / "e", "--device", "cpu", "--out", tmp_path / "r.json", *metrics)
     report = Report.load(tmp_path / "r.json")
     assert (report.queries, report.items) == (371, 371)
     assert {metric: 100 * report[metric] for metric in expected} == pytest.approx(expected, abs=NEAR)

@@ -86,3 +86,5 @@ def test_the_published_run_has_no_findings(script):
     assert total["inputs"] == total["clean"] + total["correct"]
     assert content["findings"] == []
     assert {row["kind"] for row in content["rows"][:-1]} == set(script.kinds())
+    page = script.PAGE.read_text(encoding="utf-8")
+    assert script.rewrite(page, content["rows"]) == page

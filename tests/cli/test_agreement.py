@@ -69,14 +69,14 @@ def trained(photos, folder, reading="resized", **tables):
 def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading):
     run = tmp_path / "run"
     expected = trained(photos, run, reading)
-    model = ("--model", run / "model", "--manifest", photos, "--out", tmp_path / "e", "--workers", 0, "--device", "cpu")
+    model = (run / "model", photos, "--out", tmp_path / "e", "--workers", 0, "--device", "cpu")
     output = done("embed", *model, "--batch-size", 64, "--quiet")
     assert "warning" not in output.stderr, "nothing was overridden"
-    done("evaluate", "--embeddings", tmp_path / "e", "--decay", 2, "--metric", "R@1", "--out", tmp_path / "one.json")
+    done("evaluate", tmp_path / "e", "--decay", 2, "--metric", "R@1", "--out", tmp_path / "one.json")
     chosen = [argument for name in expected for argument in ("--metric", name)]
-    done("evaluate", "--embeddings", tmp_path / "e", "--decay", 2, *chosen, "--out", tmp_path / "r.json", "--quiet")
+    done("evaluate", tmp_path / "e", "--decay", 2, *chosen, "--out", tmp_path / "r.json", "--quiet")
     assert dict(Report.load(tmp_path / "r.json").values) == dict(expected.values)
-    done("evaluate", "--embeddings", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
+    done("evaluate", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
     assert dict(Report.load(tmp_path / "run.json").values) == dict(expected.values), "levels and decay are the recipe's"
     assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
@@ -121,7 +121,7 @@ def test_an_embedder_to_start_from_is_saved_with_the_reading_of_the_recipe(tmp_p
 def test_options_that_read_otherwise_are_named(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run, "squashed")
-    given = ("--model", run / "model", "--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet")
+    given = (run / "model", photos, "--workers", 0, "--device", "cpu", "--quiet")
     output = done("embed", *given, "--out", tmp_path / "a", "--no-squash", "--resize", 40, "--precision", "bf16").stderr
     assert "options override what" in output
     assert "resize 40 against 28; squash no against yes; precision bf16 against fp32" in output
@@ -134,20 +134,20 @@ def test_without_the_decoder_that_a_model_was_saved_with_pil_gives_the_same_numb
     run = tmp_path / "run"
     expected = trained(photos, run, "fast JPEG")
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    given = ("--model", run / "model", "--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet")
+    given = (run / "model", photos, "--workers", 0, "--device", "cpu", "--quiet")
     output = done("embed", *given, "--out", tmp_path / "e").stderr
     assert output.count("warning") == output.count("which is not installed here") == 1
     assert Provenance.read(tmp_path / "e", "test").decoder == "pil"
-    done("evaluate", "--embeddings", run, "--metric", "AP", "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
+    done("evaluate", run, "--metric", "AP", "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
     assert Report.load(tmp_path / "run.json")["AP"] == expected["AP"]
     with pytest.raises(ModuleNotFoundError, match="needs simplejpeg"):
         embed(run / "model", photos, tmp_path / "f", decoder="turbo", workers=0, device="cpu")
 
 
 def test_a_projection_is_saved_with_the_reading_it_was_computed_from(tmp_path, photos):
-    given = ("--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
+    given = (photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
     tiny.embedder(image_size=24, resize=0).save(tmp_path / "model")
-    done("models", "pca", "--model", tmp_path / "model", *given, "--size", 28, "--resize", 40, "--squash", "--decoder", "turbo")
+    done("models", "pca", tmp_path / "model", *given, "--size", 28, "--resize", 40, "--squash", "--decoder", "turbo")
     found = Embedder.load(tmp_path / "pca").input
     assert (found.size, found.resize, found.squash, found.decoder) == ((28, 28), 40, True, "turbo")
 
@@ -198,7 +198,7 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     run = tmp_path / "run"
     expected = trained(photos, run, "as it is", evaluation={"every": 0, "decay": 2.0, "metrics": ("R@1", "H-AP")})
     config = read_recipe(run / "recipe.toml")
-    shown = done("evaluate", "--embeddings", run, "--against-frozen", "--device", "cpu", "--metric", "R@1", "--metric", "H-AP")
+    shown = done("evaluate", run, "--against-frozen", "--device", "cpu", "--metric", "R@1", "--metric", "H-AP")
     assert "run against run before training, 32 queries" in shown.stdout
     assert "%       run  before training  difference" in shown.stdout
     assert "both: test_resnet" in shown.stdout
@@ -229,7 +229,7 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run, "as it is")
     tiny.embedder().save(tmp_path / "frozen")
-    given = ("--model", tmp_path / "frozen", "--manifest", photos, "--out", tmp_path / "e")
+    given = (tmp_path / "frozen", photos, "--out", tmp_path / "e")
     done("embed", *given, "--workers", 0, "--device", "cpu", "--size", 48, "--quiet")
     page = tmp_path / "report.html"
     output = done(
@@ -249,8 +249,8 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     assert "run before training is the backbone before training, so it has no recipe of its own." in text
     assert "<td>not trained</td>" in text
 
-    done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
-    output = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr
+    done("evaluate", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
+    output = done("evaluate", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr
     assert differences in output
     assert "run has decay 2.0 and e.json 1.0, so that hierarchical metrics do not compare; give the same --decay" in output
     output = done("evaluate", run, "--against", tmp_path / "e", "--device", "cpu", "--quiet").stderr
@@ -259,9 +259,9 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
 
 
 def test_what_needs_a_run_is_refused_without_one(tmp_path, photos):
-    for verb, first in (("evaluate", ("--embeddings", tmp_path)), ("report", (tmp_path,))):
+    for verb, first in (("evaluate", (tmp_path,)), ("report", (tmp_path,))):
         assert "both name what to compare with" in refused(verb, *first, "--against-frozen", "--against", "other")
-    assert "for a folder of `suprank train`" in refused("evaluate", "--embeddings", tmp_path, "--against-frozen")
+    assert "for a folder of `suprank train`" in refused("evaluate", tmp_path, "--against-frozen")
 
 
 def test_a_folder_without_a_record_has_no_provenance(tmp_path):

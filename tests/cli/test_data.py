@@ -67,12 +67,8 @@ def test_a_folder_tree_becomes_a_manifest(folder):
     assert manifest.labels[-1].tolist() == [8, 2]
 
 
-def test_the_root_may_be_given_as_an_option_as_in_older_versions_but_once():
-    assert imported("folder", "--root", "photos")[1] == imported("folder", "photos")[1]
-    command = ("data", "import", "folder", "--out", "m.parquet")
-    assert "as ROOT and with --root; give it once" in refused(*command, "photos", "--root", "photos")
-    assert "it is missing; give the folder of the images" in refused(*command)
-    assert "--root" not in done("data", "import", "sop", "--help").stdout
+def test_the_root_is_required():
+    assert "Missing argument 'ROOT'" in refused("data", "import", "folder", "--out", "m.parquet")
 
 
 def test_levels_can_be_named_and_a_csv_can_be_written(folder):

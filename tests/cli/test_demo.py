@@ -54,7 +54,7 @@ def pictures(tmp_path_factory):
     """A folder with the manifest of 144 pictures of 36 classes in 6 groups, half of the classes for test."""
     folder = tmp_path_factory.mktemp("pictures")
     root = photographs(folder / "photos", groups=6, classes=6, side=32)
-    done("data", "import", "folder", "--root", root, "--holdout-classes", 0.5, "--out", folder / "m.parquet")
+    done("data", "import", "folder", root, "--holdout-classes", 0.5, "--out", folder / "m.parquet")
     return folder
 
 

@@ -1,6 +1,5 @@
 """suprank embed: from a folder of pictures to numbers, however often it is interrupted and by however many processes."""
 
-import json
 import os
 import shutil
 import signal
@@ -16,10 +15,9 @@ import torch
 from suprank import evaluation
 from suprank.cli.main import main
 from suprank.data import ImageDataset, Manifest, eval_transform
-from suprank.embedding import claims, collection, read_embedded
+from suprank.embedding import collection, read_embedded
 from suprank.embedding.shards import _Stream
 from suprank.evaluation import Report
-from suprank.files.locking import lock_folder
 from suprank.models import Embedder
 from suprank.workflows.adaptation import AdaptInput
 from suprank.workflows.run_embeddings import open_source
@@ -38,7 +36,7 @@ def made(tmp_path_factory):
     photographs(source / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(source)
-        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
     embedder(dim=8).save(source / "model")
     return source
 
@@ -53,11 +51,11 @@ def folder(made, tmp_path, monkeypatch):
 
 
 def embed(*arguments, manifest="m.parquet", out="e"):
-    return done("embed", "--model", "model", "--manifest", manifest, "--out", out, *FAST, *arguments)
+    return done("embed", "model", manifest, "--out", out, *FAST, *arguments)
 
 
-def refusal(*arguments):
-    return refused("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *FAST, *arguments)
+def refusal(*arguments, model="model", manifest="m.parquet"):
+    return refused("embed", model, manifest, "--out", "e", *FAST, *arguments)
 
 
 def plain(model, manifest, transform):
@@ -68,15 +66,15 @@ def plain(model, manifest, transform):
 
 
 def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder):
-    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "split.parquet")
+    done("data", "import", "folder", "photos", "--holdout-classes", 0.4, "--out", "split.parquet")
     done("data", "check", "split.parquet")
     done("data", "show", "split.parquet")
     done("models", "create", "test_resnet", "--untrained", "--dim", 16, "--out", "made")
-    result = done("embed", "--model", "made", "--manifest", "split.parquet", "--out", "e", "--size", 40, "--workers", 0)
+    result = done("embed", "made", "split.parquet", "--out", "e", "--size", 40, "--workers", 0)
     assert result.stdout == "test: e/test\n"
     assert "embedding test" in result.stderr
     assert "16/16" in result.stderr
-    shown = done("evaluate", "--embeddings", "e", "--device", "cpu", "--out", "r.json").stdout
+    shown = done("evaluate", "e", "--device", "cpu", "--out", "r.json").stdout
     assert "16 queries, 16 items" in shown
 
     model, test = Embedder.load("made").eval(), Manifest.read("split.parquet").split("test")
@@ -104,7 +102,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     query, gallery = (read_embedded("e", part) for part in ("query", "gallery"))
     assert (len(query.items), len(gallery.items)) == (6, 13)
     assert gallery.items.splits == {"gallery": 11, "distractor": 2}
-    done("evaluate", "--embeddings", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
+    done("evaluate", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
     found = Report.load("r.json")
     assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
     first = dict(evaluation.RankingRun.load("run.json"))["photograph 0"]
@@ -131,11 +129,11 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
 
 
 def test_splits_levels_precision_and_scales_can_be_chosen():
-    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
+    done("data", "import", "folder", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
     output = embed("--split", "train", "--split", "test", "--quiet").stderr
     assert "options override what model was saved with: image size 32 against 160; resize none against 168" in output
     assert [len(read_embedded("e", part).embeddings) for part in ("train", "test")] == [20, 16]
-    shown = done("evaluate", "--embeddings", "e", "--level", "group", "--metric", "AP", "--device", "cpu").stdout
+    shown = done("evaluate", "e", "--level", "group", "--metric", "AP", "--device", "cpu").stdout
     assert "group" in shown
     assert "class" not in shown
     embed("--dtype", "float16", out="half")
@@ -155,7 +153,7 @@ def test_a_finished_run_is_not_done_again_and_another_is_refused(folder):
     assert (folder / "e/test/embeddings.npy").stat().st_mtime_ns == written.st_mtime_ns
     assert "e/test has the embeddings of another run: transform is" in refusal("--size", 40)
     embedder(dim=8, seed=1).save("other")
-    output = refused("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e", *FAST)
+    output = refused("embed", "other", "m.parquet", "--out", "e", *FAST)
     assert "has the embeddings of another run: model is" in output
     assert "Choose another folder, or delete it to start again." in output
 
@@ -172,7 +170,7 @@ def test_broken_images_can_be_left_out_of_embeddings_and_numbers(folder, caplog)
         (folder / "photos" / name).write_text("no image")
     embed("--skip-broken")
     assert "skipped group1/class10/2.png" in caplog.text
-    result = done("evaluate", "--embeddings", "e", "--device", "cpu")
+    result = done("evaluate", "e", "--device", "cpu")
     assert "test: 2 broken images are left out" in result.stderr
     assert "34 queries, 34 items" in result.stdout
 
@@ -184,35 +182,36 @@ def test_a_missing_image_or_root_is_named(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("given", "arguments", "message"),
     [
-        (("--manifest", "gone.parquet"), "gone.parquet: the manifest does not exist"),
-        (("--model", "resnet5O"), "resnet50"),
+        ({"manifest": "gone.parquet"}, (), "gone.parquet: the manifest does not exist"),
+        ({"model": "resnet5O"}, (), "resnet50"),
         (
-            ("--model", "gone/model"),
+            {"model": "gone/model"},
+            (),
             "gone/model is not a folder; give a saved embedder, the name of a timm backbone, hf-hub:org/name for one on the "
             "Hugging Face Hub, or FILE.py:NAME.",
         ),
-        (("--model", "photos"), "photos is not a folder of a saved embedder"),
-        (("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
-        (("--model", "test_resnet", "--weights", "gone.pth"), "gone.pth"),
-        (("--model", "test_resnet", "--weights", "m.parquet"), "'.parquet' is none of .safetensors, .pth"),
-        (("--model", "test_resnet", "--weights", "w.pth"), "w.pth"),
-        (("--model", "test_vit", "--weights", "model/model.safetensors"), "does not fit test_vit"),
-        (("--split", "valid"), "there is no split 'valid' here; choose from test."),
-        (("--size", "64", "--resize", "32"), "resize=32 must be at least size=64"),
-        (("--squash",), "squash=True resizes to resize × resize, so it needs a resize"),
-        (("--scale", "0"), "0.0 is not a scale; give numbers above 0"),
-        (("--device", "tpu"), "'tpu' is not a device"),
-        (("--out", "m.parquet"), "m.parquet is a file; name a folder."),
-        (("--batch-size", "0"), "--batch-size"),
+        ({"model": "photos"}, (), "photos is not a folder of a saved embedder"),
+        ({}, ("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
+        ({"model": "test_resnet"}, ("--weights", "gone.pth"), "gone.pth"),
+        ({"model": "test_resnet"}, ("--weights", "m.parquet"), "'.parquet' is none of .safetensors, .pth"),
+        ({"model": "test_resnet"}, ("--weights", "w.pth"), "w.pth"),
+        ({"model": "test_vit"}, ("--weights", "model/model.safetensors"), "does not fit test_vit"),
+        ({}, ("--split", "valid"), "there is no split 'valid' here; choose from test."),
+        ({}, ("--size", "64", "--resize", "32"), "resize=32 must be at least size=64"),
+        ({}, ("--squash",), "squash=True resizes to resize × resize, so it needs a resize"),
+        ({}, ("--scale", "0"), "0.0 is not a scale; give numbers above 0"),
+        ({}, ("--device", "tpu"), "'tpu' is not a device"),
+        ({}, ("--out", "m.parquet"), "m.parquet is a file; name a folder."),
+        ({}, ("--batch-size", "0"), "--batch-size"),
     ],
 )
-def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, arguments, message):
+def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, given, arguments, message):
     (folder / "w.pth").write_text("no weights")
     weights = next(Path("model").glob("*.safetensors")).name
     arguments = [argument.replace("model.safetensors", weights) for argument in arguments]
-    assert message in refusal(*arguments)
+    assert message in refusal(*arguments, **given)
     assert not (folder / "e").exists()
 
 
@@ -227,20 +226,20 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, ar
 )
 def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
     embed()
-    assert message in refused("evaluate", "--embeddings", *arguments)
+    assert message in refused("evaluate", *arguments)
 
 
-def started(forked, *arguments, shard_rows=collection.SHARD_ROWS, pause=0, lease=claims.LEASE, variables=None):
+def started(forked, *arguments, shard_rows=collection.SHARD_ROWS, pause=0, variables=None):
     """The command line in a process of its own, and group. Not a fork of this one: grpc, of other tests, crashes in forks.
 
     A batch takes `pause` seconds more, so that there is something left to do when somebody looks.
     """
-    return forked.function(partial(_run, [*map(str, arguments)], shard_rows, pause, lease), variables)
+    return forked.function(partial(_run, [*map(str, arguments)], shard_rows, pause), variables)
 
 
-def _run(arguments, shard_rows, pause, lease):
+def _run(arguments, shard_rows, pause):
     sys.argv = ["suprank", *arguments]
-    collection.SHARD_ROWS, claims.LEASE = shard_rows, lease
+    collection.SHARD_ROWS = shard_rows
     take = _Stream.take
     _Stream.take = lambda *of: time.sleep(pause) or take(*of)
     main()
@@ -250,7 +249,7 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monke
     rows = 320
     lines = ["path,split,label_class", *(f"group0/class00/{row % 4}.png,test,c{row % 4}" for row in range(rows))]
     (folder / "long.csv").write_text("\n".join(lines))
-    command = ("embed", "--model", "model", "--manifest", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
+    command = ("embed", "model", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
     command = (*command, "--batch-size", 8, "--workers", 1)
     parts = folder / "e/test/parts"
     first = started(forked, *command, shard_rows=8, pause=0.2)
@@ -263,7 +262,7 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monke
     finished = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
     assert 2 <= len(finished) < rows // 8
     assert not (folder / "e/test/embeddings.npy").exists()
-    assert "interrupted; give the same command again" in refused("evaluate", "--embeddings", "e")
+    assert "interrupted; give the same command again" in refused("evaluate", "e")
 
     monkeypatch.setattr(collection, "SHARD_ROWS", 8)
     done(*command)
@@ -274,7 +273,7 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monke
 
 def test_the_processes_of_a_torchrun_share_the_images(forked):
     embed(out="alone")
-    command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "shared", *FAST)
+    command = ("embed", "model", "m.parquet", "--out", "shared", *FAST)
     processes = [started(forked, *command, variables=variables) for variables in two_ranks()]
     ends = [process.end(120) for process in processes]
     assert [(code, output) for code, output, _ in ends] == [(0, "test: shared/test\n"), (0, "")], ends
@@ -303,109 +302,70 @@ def long_run(folder, out, *arguments):
     )
 
 
-def kill_with_a_claim(process):
-    """Kill a process at a moment when it has claimed a shard."""
-
-    def is_claiming():
-        return any(json.loads(file.read_bytes())["process"] == process.pid for file in Path("e/test/claims").glob("*.json"))
-
-    def stopped_with_a_claim():
-        os.killpg(process.pid, signal.SIGSTOP)
-        wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "TZ")
-        if is_claiming():
-            return True
-        os.killpg(process.pid, signal.SIGCONT)
-        return False
-
-    wait_until(Path("e/test/claims").is_dir)
-    wait_until(stopped_with_a_claim)
-    os.killpg(process.pid, signal.SIGKILL)
-
-
-def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machine(forked, folder):
-    command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    killed = started(forked, *command, pause=0.2)
-    kill_with_a_claim(killed)
-    others = [started(forked, *command, lease=1.5) for _ in range(2)]
-    others.append(started(forked, *long_run(folder, "alone", "--shard-rows", 8, "--device", "cpu")))
+def test_machines_embed_a_share_each_one_is_killed_and_the_joined_result_is_that_of_one_machine(forked, folder, monkeypatch):
+    monkeypatch.setattr(collection, "SHARD_ROWS", 8)
+    command, parts = long_run(folder, "e", "--device", "cpu"), folder / "e/test/parts"
+    killed = started(forked, *command, "--shard", "1/3", shard_rows=8, pause=0.2)
+    wait_until((parts / "00003.npy").exists)
+    assert "is embedding shard 1/3 into e/test/parts; wait for it to end." in refused(*command, "--shard", "1/3")
+    assert "is embedding a share of the shards into e/test/parts; wait for it to end, or" in refused(*command)
+    os.killpg(killed.pid, signal.SIGKILL)
     assert killed.end(60)[0] == -signal.SIGKILL
+    assert not (parts / "00039.npy").exists()
+    assert "interrupted; give the same command again, without a shard" in refused("evaluate", "e")
+
+    others = [started(forked, *command, "--shard", f"{i}/3", shard_rows=8, pause=0.02) for i in (1, 2)]
+    others.append(started(forked, *long_run(folder, "alone", "--device", "cpu"), shard_rows=8))
     ends = [process.end(120) for process in others]
     assert [code for code, *_ in ends] == [0, 0, 0], ends
-    assert ends[1][1] == "test: e/test\n"
-    assert "shards here" in ends[0][2]
-    there = sorted(file.name for file in (folder / "e/test").iterdir())
-    assert there == ["claims", "contents", "items.parquet", "parts", "run.json"]
-    assert not list((folder / "e/test/claims").glob("*.json"))
+    assert "shards of 1/3 were there" in ends[0][2]
+    assert "e/test: 0 of 13 shards of 2/3 were there, 13 computed now.\n" in ends[1][2]
+    joined = done(*command)
+    assert joined.stdout == "test: e/test\n"
+    assert "e/test: 27 of 40 shards were there, 13 computed now, joined.\n" in joined.stderr
+    assert (folder / "e/test/embeddings.npy").read_bytes() == (folder / "alone/test/embeddings.npy").read_bytes()
+    assert {file.name for file in (folder / "e/test").iterdir()} == {file.name for file in (folder / "alone/test").iterdir()}
     one, shared = read_embedded("alone", "test"), read_embedded("e", "test")
-    assert (np.asarray(one.embeddings) == np.asarray(shared.embeddings)).all()
     assert one.items.table.equals(shared.items.table)
     done("evaluate", "alone", "--device", "cpu", "--out", "alone.json")
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
     assert Report.load("e.json").values == Report.load("alone.json").values
-    joined = done(*command[:6], "e", *command[7:-5], "--device", "cpu").stdout  # without --shared
-    assert joined == "test: e/test\n"
-    assert (folder / "e/test/embeddings.npy").read_bytes() == (folder / "alone/test/embeddings.npy").read_bytes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_machine_that_is_stopped_gives_its_claims_back(forked, folder, number):
-    command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    process = started(forked, *command, pause=0.2)
-    wait_until(lambda: list((folder / "e/test/parts").glob("*.npy")))
-    os.killpg(process.pid, number)
-    code, _, errors = process.end(60)
-    assert code == 130, errors
-    assert errors.endswith("\nsuprank: stopped.\n")
-    assert not list((folder / "e/test/claims").glob("*.json"))
-    assert "interrupted; give the same command again" in refused("evaluate", "e")
-
-
-def test_a_shared_run_does_not_begin_where_one_machine_embeds_alone(folder):
-    with lock_folder(folder / "e/test", "", ""):
-        assert "is embedding, without --shared, into e/test; wait for it" in refusal("--out", "e", "--shared")
-    assert not (folder / "e/test/run.json").exists()
-
-
-@pytest.mark.parametrize("command", [("evaluate",), ("explore",), ("index", "build", "--out", "i"), ("adapt", "--out", "h")])
-def test_embeddings_in_a_bucket_are_to_be_copied_first(command):
-    assert "s3://bucket/e is not on this machine; copy it into a folder first" in refused(*command, "s3://bucket/e")
-
-
-def test_what_reads_embeddings_reads_those_of_a_shared_run(folder):
+def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_shares(folder, monkeypatch):
+    monkeypatch.setattr(collection, "SHARD_ROWS", 5)
+    embed("--split", "test", out="intact")
     (folder / "photos/group1/class10/2.png").write_text("no image")
-    for out, shared in (("joined", ()), ("e", ("--shared",))):
-        embed("--shard-rows", 5, "--skip-broken", *shared, out=out)
-    joined, shards = read_embedded("joined", "test"), read_embedded("e", "test")
-    assert (joined.broken, shards.broken) == (1, 1)
-    assert joined.items.table.equals(shards.items.table)
-    np.testing.assert_array_equal(np.asarray(shards.embeddings), joined.embeddings)
+    left = read_embedded("intact", "test").items.paths.to_pylist().index("group1/class10/2.png")
+    for shard in (("--shard", "1/2"), ("--shard", "2/2"), ()):
+        embed("--skip-broken", *shard)
+    whole, part = read_embedded("intact", "test"), read_embedded("e", "test")
+    assert part.broken == 1
+    rows = np.delete(np.asarray(whole.embeddings), left, 0)
+    np.testing.assert_allclose(np.asarray(part.embeddings), rows, atol=1e-6)
+    np.save("rows.npy", np.asarray(part.embeddings))
+    part.items.save("rows.parquet")
 
-    one, other = (open_source(Path(out)) for out in ("joined", "e"))
-    np.testing.assert_array_equal(one.gallery.unit_embeddings([7, 3]), other.gallery.unit_embeddings([7, 3]))
-    assert one.evaluate(device="cpu").values == other.evaluate(device="cpu").values
-    found = [search_in_index(out) for out in ("joined", "e")]
-    assert found[0] == found[1] != ""
-    inputs = [AdaptInput.read(out) for out in ("joined", "e")]
-    np.testing.assert_array_equal(inputs[0].embeddings, inputs[1].embeddings)
-    assert isinstance(inputs[1].embeddings, np.ndarray)
-
-    (folder / "e/test/parts/00003.npy").unlink()
-    assert "e/test/parts lacks 1 of 8 shards, the first 00003.npy" in refused("evaluate", "e")
-
-
-def search_in_index(out):
-    done("index", "build", out, "--out", f"{out}.index")
-    np.save("queries.npy", read_embedded(out, "test").embeddings[:2])
-    return done("index", "search", f"{out}.index", "--embeddings", "queries.npy", "--k", 3).stdout
+    source = open_source(Path("e"))
+    np.testing.assert_allclose(source.gallery.unit_embeddings([7, 3]), rows[[7, 3]], atol=1e-6)
+    done("evaluate", "rows.npy", "--labels", "rows.parquet", "--device", "cpu", "--out", "rows.json")
+    done("evaluate", "e", "--device", "cpu", "--out", "e.json")
+    found, expected = (Report.load(name).values for name in ("e.json", "rows.json"))
+    assert found == pytest.approx(expected, nan_ok=True)
+    assert source.evaluate(device="cpu").values == pytest.approx(found, nan_ok=True)
+    assert searched("e") == searched("rows.npy", "--manifest", "rows.parquet") != ""
+    adapted = AdaptInput.read("e")
+    np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))
+    assert isinstance(adapted.embeddings, np.ndarray)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--out", "s3://bucket/e"), "s3://bucket/e is not a folder; name a folder, or add --shared"),
-        (("--out", "nosuch://bucket/e", "--shared"), "cannot be opened (Protocol not known: nosuch)"),
-        (("--shard-rows", "0"), "--shard-rows"),
-    ],
-)
-def test_places_that_cannot_be_shared(arguments, message):
-    assert message in refusal(*arguments)
+def searched(source, *options):
+    """What a search for two rows prints."""
+    np.save("queries.npy", np.load("rows.npy")[:2])
+    return done("search", source, *options, "--queries", "queries.npy", "--k", 3).stdout
+
+
+@pytest.mark.parametrize("shard", ["0/16", "17/16", "a/b", "3", "-1/2", "3/16/2", "1.5/2", "²/3"])
+def test_a_share_that_cannot_be_is_one_sentence(folder, shard):
+    assert f"Invalid value for --shard: {shard!r} is not I/N, with I from 1 to N, such as 3/16." in refusal(f"--shard={shard}")
+    assert not (folder / "e").exists()

@@ -15,12 +15,12 @@ from tests.models.tiny import embedder
 from tests.training.runs import DESCRIPTION, lines, pictures, recipe
 
 SECONDS = 30  # a busy machine; without the fix it is for ever
-EMBED = ("embed", "--model", "model", "--out", "e", "--size", 32, "--resize", 0, "--workers", 2, "--device", "cpu", "--quiet")
+EMBED = ("embed", "model", "--out", "e", "--size", 32, "--resize", 0, "--workers", 2, "--device", "cpu", "--quiet")
 TRAIN = ("train", "mine.toml", "--out", "trained", "--quiet", "data.workers=2", "run.epochs=1")
 COMMANDS = {
-    "embed": ((*EMBED, "--batch-size", 4, "--manifest", "manifest.parquet"), "3-1.png"),
+    "embed": ((*EMBED, "--batch-size", 4, "manifest.parquet"), "3-1.png"),
     "models pca": (
-        ("models", "pca", "--dim", 4, "--manifest", "manifest.parquet", *EMBED[1:], "--batch-size", 4),
+        ("models", "pca", *EMBED[1:2], "manifest.parquet", *EMBED[2:], "--dim", 4, "--batch-size", 4),
         "3-5.png",
     ),
     "train, a test image": (TRAIN, "3-1.png"),
@@ -34,7 +34,7 @@ HARMS = dict.fromkeys(COMMANDS, ("broken",)) | {"embed": ("broken", "missing")}
 
 
 LONG = {
-    "embed": [*map(str, EMBED), "--batch-size", "4", "--manifest", "many.parquet"],
+    "embed": [*map(str, EMBED), "--batch-size", "4", "many.parquet"],
     "train": ["train", "mine.toml", "data.workers=2", "run.epochs=100000", "evaluation.every=0", "--out", "trained"],
 }
 READY = {"embed": "e/test", "train": "trained/metrics.jsonl"}

@@ -55,10 +55,10 @@ def test_control_characters_are_spelt_out_as_json_does():
         ("data", "check", "m.parquet", "-q"),
         ("data", "import", "csv", "photos", "--table", "table.csv", "--out", "n.parquet"),
         ("data", "import", "csv", "photos", "--table", "table.csv", "--level", "none", "--out", "n.parquet"),
-        ("evaluate", "--embeddings", "e.npy", "--labels", "labels.csv", "-q"),
-        ("evaluate", "--embeddings", "e.npy", "--labels", "labels.csv", "--level", "none"),
-        ("evaluate", "--embeddings", "e.npy", "--labels", "labels.csv"),
-        ("embed", "--model", "none", "--manifest", "m.parquet", "--split", EVIL, "--out", "f"),
+        ("evaluate", "e.npy", "--labels", "labels.csv", "-q"),
+        ("evaluate", "e.npy", "--labels", "labels.csv", "--level", "none"),
+        ("evaluate", "e.npy", "--labels", "labels.csv"),
+        ("embed", "none", "m.parquet", "--split", EVIL, "--out", "f"),
         ("hierarchy", "new", "p", "--labels", "labels.txt"),
     ],
 )
@@ -153,7 +153,7 @@ def test_a_file_that_would_run_code_is_refused_in_our_words(capsys):
     with open("labels.csv", "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write("label\na\n")
     for name in ("evil.pt", "old.pt"):
-        output = refused("evaluate", "--embeddings", name, "--labels", "labels.csv", "--level", "label")
+        output = refused("evaluate", name, "--labels", "labels.csv", "--level", "label")
         assert "weights_only" not in output, output
         assert "not loaded" in output or "not written by torch.save" in output, output
         assert "mmap" not in output, output

@@ -55,7 +55,7 @@ def invoke(*arguments):
 
 
 def evaluated(*arguments):
-    result = invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu", *arguments)
+    result = invoke("q.npy", "--labels", "q.csv", "--device", "cpu", *arguments)
     assert result.exit_code == 0, result.output
     return result
 
@@ -75,7 +75,7 @@ def refusal(*arguments):
 
 
 def test_every_image_against_the_others_by_hand():
-    result = invoke("--embeddings", "q.npy", "--labels", "two.csv", "--k", 1, "--k", 2, "--metric", "AP", "--metric", "R@2")
+    result = invoke("q.npy", "--labels", "two.csv", "--k", 1, "--k", 2, "--metric", "AP", "--metric", "R@2")
     assert result.exit_code == 0, result.output
     # AP: 1/2, 1/3, 1/2, 1/2. A positive is among the first two for all but the second.
     assert cells(result.stdout) == {"%": ["species"], "AP": ["45.83"], "R@2": ["75.00"]}
@@ -161,7 +161,7 @@ def test_queries_against_a_gallery_leave_out_their_own_image():
 def test_parquet_may_hold_embeddings_and_labels_in_one_file():
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"label_species": SPECIES, "label_genus": GENUS, "embedding": FOUR.tolist()}), "q.parquet")
-    result = invoke("--embeddings", "q.parquet", "--labels", "q.parquet", "--out", "parquet.json", "--quiet")
+    result = invoke("q.parquet", "--labels", "q.parquet", "--out", "parquet.json", "--quiet")
     assert result.exit_code == 0, result.output
     evaluated("--out", "npy.json", "--quiet")
     assert Report.load("parquet.json") == Report.load("npy.json")
@@ -316,7 +316,7 @@ def test_quiet_prints_nothing():
 def test_a_wide_table_is_not_cut_in_a_narrow_terminal():
     names = [f"label_a_long_name_for_level_{level}" for level in range(9)]
     Path("q.csv").write_text("".join(",".join(line) + "\n" for line in (names, *([value] * 9 for value in "xyxy"))))
-    result = CliRunner().invoke(app, ["evaluate", "--embeddings", "q.npy", "--labels", "q.csv"], env={"COLUMNS": "40"})
+    result = CliRunner().invoke(app, ["evaluate", "q.npy", "--labels", "q.csv"], env={"COLUMNS": "40"})
     assert result.exit_code == 0, result.output
     for level in range(9):
         assert f" a_long_name_for_level_{level} " in result.stdout
@@ -325,13 +325,6 @@ def test_a_wide_table_is_not_cut_in_a_narrow_terminal():
 def test_brackets_in_names_are_text():
     Path("q.csv").write_text("label_[red]x[/red]\nx\ny\nx\ny\n")
     assert cells(evaluated("--metric", "AP").stdout)["%"] == ["[red]x[/red]"]
-
-
-def test_the_subject_is_an_argument_and_the_earlier_option_still_works():
-    by_argument = invoke("q.npy", "--labels", "q.csv", "--metric", "AP")
-    by_option = invoke("--embeddings", "q.npy", "--labels", "q.csv", "--metric", "AP")
-    assert (by_argument.exit_code, by_argument.output) == (0, by_option.output)
-    assert "given twice" in refusal("q.npy", "--embeddings", "q.npy", "--labels", "q.csv")
 
 
 def test_python_gives_the_same_numbers_as_the_command():
@@ -357,8 +350,8 @@ def test_help_lists_the_options_and_shows_examples():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--embeddings", "gone.npy"), "embeddings (gone.npy): there is no such file"),
-        (("--embeddings", "q.csv"), "embeddings (q.csv): '.csv' cannot be read; save the embeddings as .npy, .parquet or .pt"),
+        (("gone.npy",), "embeddings (gone.npy): there is no such file"),
+        (("q.csv",), "embeddings (q.csv): '.csv' cannot be read; save the embeddings as .npy, .parquet or .pt"),
         (("--labels", "gone.csv"), "gone.csv: there is no such file"),
         (("--labels", "q.npy"), "q.npy holds float32, but labels are integers; is this a file of embeddings"),
         (("--labels", "short.csv"), "short.csv has 1 rows and embeddings (q.npy) has 4, but every embedding needs one row"),
@@ -385,7 +378,7 @@ def test_help_lists_the_options_and_shows_examples():
             ("--gallery", "zeros.npy", "--gallery-labels", "q.csv"),
             "gallery (zeros.npy): 1 of 4 rows (2) hold nothing but zeros",
         ),
-        (("--embeddings", "nan.npy"), "embeddings (nan.npy): 1 of 4 rows (1) hold NaN, infinity or"),
+        (("nan.npy",), "embeddings (nan.npy): 1 of 4 rows (1) hold NaN, infinity or"),
         (("--per-query",), "values per query are saved beside the report; add --out"),
         (("--against", "gone.json"), "gone.json: there is no such file"),
         (
@@ -405,15 +398,13 @@ def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
     np.save("nan.npy", FOUR * [[1], [np.nan], [1], [1]])
     if "means.json" in arguments:
         evaluated("--out", "means.json", "--quiet")
-    assert message in refusal("--embeddings", "q.npy", "--labels", "q.csv", *arguments)
+    named = () if arguments[0].endswith((".npy", "q.csv")) else ("q.npy",)
+    assert message in refusal(*named, "--labels", "q.csv", *arguments)
 
 
-@pytest.mark.parametrize("missing", ["--embeddings", "--labels"])
-def test_embeddings_and_labels_are_required(missing):
-    given = {"--embeddings": "q.npy", "--labels": "q.csv"}
-    del given[missing]
-    output = refusal(*next(iter(given.items())))
-    assert "EMBEDDINGS is missing" in output or f"add {missing}" in output
+def test_embeddings_and_labels_are_required():
+    assert "EMBEDDINGS is missing" in refusal("--labels", "q.csv")
+    assert "add --labels" in refusal("q.npy")
 
 
 @pytest.mark.parametrize(
@@ -428,7 +419,7 @@ def test_sizes_are_binary_unless_they_say_bytes(text, expected):
 def test_a_missing_pyarrow_names_the_extra(folder):
     (folder / "q.parquet").touch()
     script = "import sys; sys.modules['pyarrow'] = None; from suprank.cli.main import main; main()"
-    command = [sys.executable, "-c", script, "evaluate", "--embeddings", "q.npy", "--labels", "q.parquet"]
+    command = [sys.executable, "-c", script, "evaluate", "q.npy", "--labels", "q.parquet"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
     assert 'needs pyarrow, which is not installed; pip install "suprank[vision]"' in run.stderr
@@ -440,7 +431,7 @@ def test_too_little_memory_says_what_to_do(monkeypatch):
         raise MemoryError("Unable to allocate 9 GiB.")
 
     monkeypatch.setattr(evaluation, "evaluate", full)
-    assert "Unable to allocate 9 GiB. Give a smaller --memory-budget." in refusal("--embeddings", "q.npy", "--labels", "q.csv")
+    assert "Unable to allocate 9 GiB. Give a smaller --memory-budget." in refusal("q.npy", "--labels", "q.csv")
 
 
 def test_ctrl_c_ends_with_a_plain_message_and_leaves_no_file(monkeypatch, capsys, folder):
@@ -449,7 +440,7 @@ def test_ctrl_c_ends_with_a_plain_message_and_leaves_no_file(monkeypatch, capsys
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evaluation, "evaluate", interrupted)
-    monkeypatch.setattr(sys, "argv", ["suprank", "evaluate", "--embeddings", "q.npy", "--labels", "q.csv", "--out", "r.json"])
+    monkeypatch.setattr(sys, "argv", ["suprank", "evaluate", "q.npy", "--labels", "q.csv", "--out", "r.json"])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
@@ -459,12 +450,12 @@ def test_ctrl_c_ends_with_a_plain_message_and_leaves_no_file(monkeypatch, capsys
 
 def test_an_earlier_report_is_read_before_anything_is_computed(monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: pytest.fail("computed"))
-    assert "gone.json" in refusal("--embeddings", "q.npy", "--labels", "q.csv", "--against", "gone.json")
+    assert "gone.json" in refusal("q.npy", "--labels", "q.csv", "--against", "gone.json")
 
 
 @pytest.mark.filterwarnings("always::suprank.evaluation.QueryInGalleryWarning")
 def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_the_command_line():
-    same = ("--embeddings", "q.npy", "--labels", "q.csv", "--gallery", "q.npy", "--gallery-labels", "q.csv", "--device", "cpu")
+    same = ("q.npy", "--labels", "q.csv", "--gallery", "q.npy", "--gallery-labels", "q.csv", "--device", "cpu")
     result = invoke(*same, "--save-run", "run.trec")
     assert result.exit_code == 0, result.output
     output = [line for line in result.stderr.splitlines() if "warning" in line]
@@ -474,7 +465,7 @@ def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_t
     assert "leave out --gallery and --gallery-labels" in output[0]
     assert "self_index" not in output[0]
     assert "warnings.warn" not in result.stderr
-    assert "warning" not in invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu").stderr
+    assert "warning" not in invoke("q.npy", "--labels", "q.csv", "--device", "cpu").stderr
 
 
 def test_a_warning_is_printed_while_the_evaluation_is_still_being_imported(monkeypatch):
@@ -489,7 +480,7 @@ def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder
     (folder / "whole.csv").write_text("label\n" + "".join(f"{row}\n" for row in range(count)))
     (folder / "float.csv").write_text("label\n" + "".join(f"{row}.0\n" for row in reversed(range(count))))
     result = invoke(
-        *("--embeddings", "q.npy", "--labels", "whole.csv", "--gallery", "g.npy", "--gallery-labels", "float.csv"),
+        *("q.npy", "--labels", "whole.csv", "--gallery", "g.npy", "--gallery-labels", "float.csv"),
         *("--metric", "AP", "--device", "cpu"),
     )
     assert result.exit_code == 0, result.output
@@ -501,7 +492,7 @@ def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder
 def test_a_checkpoint_stays_and_is_refused_for_other_labels():
     first = evaluated("--checkpoint", "saved").stdout
     assert evaluated("--checkpoint", "saved").stdout == first
-    arguments = ("--embeddings", "q.npy", "--labels", "two.csv", "--device", "cpu", "--checkpoint", "saved")
+    arguments = ("q.npy", "--labels", "two.csv", "--device", "cpu", "--checkpoint", "saved")
     text = refusal(*arguments)
     assert "saved is the checkpoint of another evaluation: labels is" in text
     assert "Choose another folder, or delete it to start again." in text

@@ -156,6 +156,7 @@ def test_other_classes_of_the_same_images_are_refused():
 
 def test_models_are_named_and_a_difference_between_them_is_warned_of(tmp_path):
     record = {"backbone": "resnet18", "parameters": 11_000_000, "precision": "fp32", "scales": [1.0]}
+    record |= {"decoder": "pil", "head": None, "fingerprint": "0f"}
     images = {"size": 64, "resize": 0, "squash": False, "interpolation": "bilinear", "fast_jpeg": False}
     for name, size in (("a", 64), ("b", 96)):
         shutil.copytree("embedded", tmp_path / name)

@@ -23,7 +23,7 @@ def made(tmp_path_factory):
         patch.chdir(root)
         done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
         embedder(dim=8).save("model")
-        done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *IMAGES)
+        done("embed", "model", "m.parquet", "--out", "e", *IMAGES)
         write_branch(plain(root / "p"))
         Path("labels.txt").write_text("".join(f"label {number}\n" for number in range(500)))
     return root
@@ -39,19 +39,19 @@ def folder(made, tmp_path, monkeypatch):
 
 WRITING = {
     "embed": (
-        ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
+        ("embed", "model", "m.parquet", "--out", "f", *IMAGES),
         "f/test/contents/00000.npy",
         1000,
     ),
-    "evaluate --out": (("evaluate", "--embeddings", "e", "--out", "r.json", "-q"), "r.json", 100),
-    "evaluate --csv": (("evaluate", "--embeddings", "e", "--csv", "r.csv", "-q"), "r.csv", 100),
-    "evaluate --save-run": (("evaluate", "--embeddings", "e", "--save-run", "r.trec", "-q"), "r.trec", 1000),
+    "evaluate --out": (("evaluate", "e", "--out", "r.json", "-q"), "r.json", 100),
+    "evaluate --csv": (("evaluate", "e", "--csv", "r.csv", "-q"), "r.csv", 100),
+    "evaluate --save-run": (("evaluate", "e", "--save-run", "r.trec", "-q"), "r.trec", 1000),
     "data import": (("data", "import", "folder", "photos", "--split", "test", "--out", "n.csv"), "n.csv", 500),
     "data import parquet": (("data", "import", "folder", "photos", "--out", "n.parquet"), "n.parquet", 500),
     "data check": (("data", "check", "m.parquet", "--out", "c.json", "-q"), "c.json", 100),
     "data show": (("data", "show", "m.parquet", "--out", "s.png"), "s.png", 1000),
     "models create": (("models", "create", "test_resnet", "--untrained", "--out", "n"), "n/model.safetensors", 1000),
-    "models export": (("models", "export", "--model", "model", "--out", "x.pt2"), "x.pt2", 1000),
+    "models export": (("models", "export", "model", "--out", "x.pt2"), "x.pt2", 1000),
     "hierarchy new": (("hierarchy", "new", "q", "--labels", "labels.txt"), "q/project.sqlite", 1000),
     "hierarchy export": (("hierarchy", "export", "p", "--out", "x"), "p/project.sqlite", 100),
     "hierarchy embed": (("hierarchy", "embed", "p", "-q"), "p", 20),
@@ -72,7 +72,7 @@ def test_a_full_disk_is_told_in_one_sentence_that_names_the_file(verb):
 
 def test_what_was_computed_is_printed_where_it_cannot_be_saved():
     with disk_of(100):
-        result = invoke("evaluate", "--embeddings", "e", "--out", "r.json")
+        result = invoke("evaluate", "e", "--out", "r.json")
         checked = invoke("data", "check", "m.parquet", "--out", "c.json", "-q")
     assert result.exit_code == checked.exit_code == 2
     assert "R@1" in result.stdout
@@ -85,19 +85,19 @@ NOWHERE = "/proc/nowhere"  # in which not even root can make files
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--out", f"{NOWHERE}.json"),
-        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--csv", f"{NOWHERE}.csv"),
-        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--save-run", f"{NOWHERE}.trec"),
+        ("evaluate", "none.npy", "--labels", "none.csv", "--out", f"{NOWHERE}.json"),
+        ("evaluate", "none.npy", "--labels", "none.csv", "--csv", f"{NOWHERE}.csv"),
+        ("evaluate", "none.npy", "--labels", "none.csv", "--save-run", f"{NOWHERE}.trec"),
         ("report", "none", "--out", f"{NOWHERE}.html"),
-        ("embed", "--model", "none", "--manifest", "none.parquet", "--out", NOWHERE),
+        ("embed", "none", "none.parquet", "--out", NOWHERE),
         ("hierarchy", "export", "none", "--out", NOWHERE),
         ("hierarchy", "export", "none", "--out", "x", "--manifest-out", f"{NOWHERE}.parquet"),
         ("data", "import", "folder", "none", "--out", f"{NOWHERE}.parquet"),
         ("data", "check", "none.parquet", "--out", f"{NOWHERE}.json"),
         ("data", "show", "none.parquet", "--out", f"{NOWHERE}.png"),
         ("models", "create", "none", "--out", NOWHERE),
-        ("models", "pca", "--model", "none", "--manifest", "none.parquet", "--dim", 2, "--out", NOWHERE),
-        ("models", "export", "--model", "none", "--out", f"{NOWHERE}.pt2"),
+        ("models", "pca", "none", "none.parquet", "--dim", 2, "--out", NOWHERE),
+        ("models", "export", "none", "--out", f"{NOWHERE}.pt2"),
         ("compare", "glyphs/happier", "--out", NOWHERE),
         ("sweep", "glyphs/happier", "--out", NOWHERE),
     ],
@@ -122,6 +122,6 @@ def test_a_folder_of_other_files_is_refused_and_left_as_it_is(arguments, mark):
 
 
 def test_a_second_embed_into_a_folder_is_refused_at_once():
-    command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES)
+    command = ("embed", "model", "m.parquet", "--out", "f", *IMAGES)
     with lock_folder(Path("f/test"), "embedding into", ""):
         assert "is embedding into f/test; wait for it to end, or choose another folder" in refused(*command)

@@ -34,7 +34,7 @@ def collection(tmp_path_factory):
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         head(8, 6).save("head")
         head(8, 8, seed=1).save("square")
@@ -119,15 +119,6 @@ def test_a_folder_knows_its_head_and_refuses_another():
     manifest.with_columns(split=["query"] * len(manifest)).save("queries.parquet")
     mixed = refused("embed", "model", "queries.parquet", "--out", "after", *FAST, "--head", "square")
     assert "after/test was embedded with another model and head" in mixed
-
-
-def test_a_folder_of_a_version_without_heads_is_continued(folder):
-    file = folder / "before/test/run.json"
-    record = json.loads(file.read_text())
-    del record["head"]
-    file.write_text(json.dumps(record))
-    done("embed", "model", "m.parquet", "--out", "before", *FAST)
-    assert Provenance.read("before", "test").head is None
 
 
 def test_a_head_of_another_width_is_refused_before_any_image_is_read(folder):

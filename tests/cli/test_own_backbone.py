@@ -93,7 +93,7 @@ def test_a_backbone_that_is_named_is_loaded(manifest, forget_consents):
     assert "R@1" in done("evaluate", "e", "--metric", "R@1").stdout
     assert "model: mine.py:build" in done("models", "create", "mine.py:build", "--out", "model", "--dim", "4").stdout
     forget_consents()
-    assert "mine.py:build" in refused("models", "export", "--model", "model", "--out", "m.pt2")
+    assert "mine.py:build" in refused("models", "export", "model", "--out", "m.pt2")
 
 
 def test_a_dry_run_checks_the_backbone():

@@ -116,7 +116,7 @@ def test_train_resume_and_evaluate_without_the_code():
     Path("mine.py").write_text(MINE + "\n# changed\n")
     assert invoke("train", "mine.toml", "--out", "whole", "--resume", "-q").exit_code == 0, "it is finished"
     Path("mine.py").unlink()
-    assert "R@1" in done("evaluate", "--embeddings", "whole", "--metric", "R@1").stdout
+    assert "R@1" in done("evaluate", "whole", "--metric", "R@1").stdout
     assert tuple(Path("whole/code").rglob("*.py")) == (Path("whole/code/loss/mine.py"),)
 
 

@@ -87,17 +87,23 @@ def test_the_plan_before_in_the_middle_and_after(monkeypatch):
     done(*XBM, "--method", "roadmap")
     planned = done(*XBM, "--plan").stdout
     assert "1 run to do." in planned
-    assert ["glyphs", "2", "1", "0", "small", "set"] in table_rows(planned)
+    assert table_rows(planned) == [
+        ["tab:compa_xbm", "glyphs/contrastive-xbm", "1", "0", "1"],
+        ["tab:compa_xbm", "glyphs/roadmap", "1", "1", "0"],
+    ]
     monkeypatch.setattr(PaperRuns, "state", lambda self, training, seed: "interrupted")
-    assert "Interrupted runs are counted in full" in done(*XBM, "--plan").stdout
+    assert "2 runs to do, of which 2 were interrupted and will be resumed." in done(*XBM, "--plan").stdout
 
 
 def test_the_plan_of_finished_runs_and_of_drawings_says_so(folder):
     done(*XBM)
     planned = done(*XBM, "--plan").stdout
     assert "All runs are finished." in planned
-    assert "GPU hours" not in planned
     assert "Nothing has to be trained" in done("paper", "fig:smooth_rank", "--plan").stdout
+
+
+def test_a_plan_refuses_what_no_recipe_has():
+    assert "did you mean run.epochs?" in refused(*XBM, "--plan", "run.epoch=1")
 
 
 def test_a_plan_says_where_datasets_are_and_which_are_missing(folder, pictures):
@@ -105,12 +111,11 @@ def test_a_plan_says_where_datasets_are_and_which_are_missing(folder, pictures):
     data.mkdir()
     (data / "dyml-product.parquet").write_bytes(pictures.read_bytes())
     chosen = ("--on", "dyml-animal", "--on", "dyml-product", "--method", "smooth-ap")
-    sentence = refused("paper", "main_dyml", "--data", data, *chosen, "--plan")
-    assert "dyml-product/smooth-ap: batch_size=256 needs 64 classes" in sentence
-    planned = done("paper", "main_dyml", "--data", data, *chosen, "--plan", "batch.size=16").stdout
+    planned = done("paper", "main_dyml", "--data", data, *chosen, "--plan").stdout
     assert f"dyml-product: manifest {data / 'dyml-product.parquet'}." in planned
     assert "dyml-animal (DyML-Animal) is missing: " in planned
-    assert [(row[0], row[-1]) for row in table_rows(planned)] == [("dyml-animal", "missing"), ("dyml-product", "manifest")]
+    assert "suprank data import dyml-animal dyml_animal --out dyml-animal.parquet" in planned
+    assert [row[1] for row in table_rows(planned)] == ["dyml-animal/smooth-ap", "dyml-product/smooth-ap"]
 
 
 def test_the_table_that_is_printed_is_that_of_the_files_and_of_compare():

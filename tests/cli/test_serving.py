@@ -24,9 +24,9 @@ def folder(tmp_path_factory):
     """A folder with embeddings in e/, their model, embeddings that take a while to evaluate, and a project for annotators."""
     place = tmp_path_factory.mktemp("served")
     photographs(place / "photos")
-    done("data", "import", "folder", "--root", place / "photos", "--split", "test", "--out", place / "m.parquet")
+    done("data", "import", "folder", place / "photos", "--split", "test", "--out", place / "m.parquet")
     embedder(dim=8).save(place / "model")
-    done("embed", "--model", place / "model", "--manifest", place / "m.parquet", "--out", place / "e", *FAST)
+    done("embed", place / "model", place / "m.parquet", "--out", place / "e", *FAST)
     rows = [f"{row}.png" for row in range(4000)]
     columns = {"path": rows, "split": ["test"] * len(rows), "label_class": [f"c{row % 600}" for row in range(len(rows))]}
     Manifest.from_columns(columns, root=place).save(place / "many.parquet")

@@ -24,7 +24,7 @@ def in_little_memory():
     strips = [Path("photos/group0/class00/0.png"), Path("photos/group0/class00/1.png"), Path("photos/group2/class22/0.png")]
     done("data", "import", "folder", "photos", "--holdout-classes", 0.3, "--out", "m.parquet")
     embedder(dim=8).save("model")
-    embed = ("embed", "--model", "model", "--manifest", "m.parquet", "--split", "train", "--split", "test", "--workers", 0)
+    embed = ("embed", "model", "m.parquet", "--split", "train", "--split", "test", "--workers", 0)
     settings = {"images": {"size": 32, "resize": 256, "test_resize": 256}, "run": {"epochs": 1}, "model": {"dim": 8}}
     settings["model"] |= {"backbone": "test_resnet", "pretrained": False}
     answers = {}

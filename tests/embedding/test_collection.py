@@ -104,13 +104,94 @@ def replace_image(manifest, name, by):
     os.utime(manifest.root / name, (0, 0))
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_images_that_were_replaced_under_the_same_names_are_refused(tmp_path, shared):
+def test_images_that_were_replaced_under_the_same_names_are_refused(tmp_path):
     manifest, model = folder(tmp_path), embedder()
-    embed_collection(model, manifest, tmp_path / "out", loading=reading(), shared=shared)
+    embed_collection(model, manifest, tmp_path / "out", loading=reading())
     replace_image(manifest, "a4.png", by="a0.png")
     with pytest.raises(ValueError, match=r"other images of the same names: 1 of 3, the first a4.png. Choose another"):
-        embed_collection(model, manifest, tmp_path / "out", loading=reading(), shared=shared)
+        embed_collection(model, manifest, tmp_path / "out", loading=reading())
+
+
+@pytest.fixture
+def nine(tmp_path, monkeypatch):
+    """A function that embeds nine images, two in a shard, from a copy of the images on a machine, or what it is given."""
+    monkeypatch.setattr(collection, "SHARD_ROWS", 2)
+    manifest = folder(tmp_path, count=9, split=["test"] * 9)
+
+    def embed_nine(out, shard=None, machine="", model=embedder(), **options):
+        root = tmp_path / machine
+        if machine and not root.exists():
+            root.mkdir()
+            for file in tmp_path.glob("*.png"):
+                shutil.copyfile(file, root / file.name)
+        copied = Manifest.from_columns(manifest.table, root=root)
+        embed_collection(model, copied, tmp_path / out, loading=reading(), shard=shard, **options)
+        return tmp_path / out / "test"
+
+    return embed_nine
+
+
+def test_shares_of_machines_that_see_nothing_of_each_other_are_copied_into_one_folder_and_joined(nine):
+    """Each has a copy of the images, with other times of change, and the one that joins them has none."""
+    alone, notes = nine("alone"), []
+    one = nine("one", (1, 2), "a", note=notes.append)
+    other = nine("other", (2, 2), "b", note=notes.append)
+    assert notes == [
+        f"{one}: 0 of 3 shards of 1/2 were there, 3 computed now.",
+        f"{other}: 0 of 2 shards of 2/2 were there, 2 computed now.",
+    ]
+    shutil.copytree(other, one, dirs_exist_ok=True)
+    nine("one", machine="a", note=notes.append)
+    assert notes[2] == f"{one}: 5 of 5 shards were there, 0 computed now, joined."
+    assert (one / "embeddings.npy").read_bytes() == (alone / "embeddings.npy").read_bytes()
+    assert sorted(file.name for file in one.iterdir()) == sorted(file.name for file in alone.iterdir())
+    assert read_embedded(one.parent, "test").items.table.equals(read_embedded(alone.parent, "test").items.table)
+
+
+def test_a_share_of_another_model_is_noticed_when_it_is_copied(nine):
+    one = nine("one", (1, 2))
+    other = nine("other", (2, 2), model=embedder(seed=1))
+    shutil.copytree(other, one, dirs_exist_ok=True)
+    shutil.copytree(one, one.parent.parent / "parts alone" / "test", ignore=shutil.ignore_patterns("run.json"))
+    for out in ("one", "parts alone"):
+        with pytest.raises(ValueError, match="has the embeddings of another run: model is"):
+            nine(out)
+    (one / "parts/1-of-2.json").unlink()
+    with pytest.raises(ValueError, match="has the embeddings of another run: model is"):
+        nine("one")
+
+
+@pytest.mark.parametrize("left_behind", [(), ("run.json",)])
+def test_images_of_other_bytes_than_a_share_was_embedded_from_are_refused_when_it_is_joined(nine, tmp_path, left_behind):
+    shutil.copytree(nine("other", (2, 2), "b"), tmp_path / "third/test", ignore=shutil.ignore_patterns(*left_behind))
+    shutil.copy(tmp_path / "a0.png", tmp_path / "b/a6.png")
+    with pytest.raises(ValueError, match=r"third/test has the embeddings of other images .*: 1 of 9, the first a6.png"):
+        nine("third", machine="b")
+
+
+def test_shards_whose_images_are_not_known_are_not_joined(nine):
+    one, other = nine("one", (1, 2)), nine("other", (2, 2))
+    shutil.copytree(other / "parts", one / "parts", dirs_exist_ok=True)
+    with pytest.raises(FileNotFoundError, match=r"one/test/contents lacks 2 of 5 files, the first 00002.npy"):
+        nine("one")
+    shutil.copytree(other / "contents", one / "contents", dirs_exist_ok=True)
+    nine("one")
+
+
+def test_a_machine_looks_at_the_images_of_its_own_share_only(nine, tmp_path):
+    nine("out", (1, 2))
+    shutil.copy(tmp_path / "a0.png", tmp_path / "a1.png")
+    nine("out", (2, 2))
+    for shard in ((1, 2), None):
+        with pytest.raises(ValueError, match="other images of the same names: 1 of 9, the first a1.png"):
+            nine("out", shard)
+
+
+@pytest.mark.parametrize("shard", [(0, 16), (17, 16), (-1, 2), (1, 0)])
+def test_a_share_that_cannot_be_is_refused_before_a_folder_is_made(nine, tmp_path, shard):
+    with pytest.raises(ValueError, match=r"shard=\(.*\) must be \(i, n\) with i from 1 to n, such as \(3, 16\)"):
+        nine("out", shard)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_image_that_was_replaced_during_an_interruption_is_refused(tmp_path, monkeypatch):
@@ -322,18 +403,6 @@ def test_the_record_of_a_run_says_what_it_is(tmp_path):
     record = json.loads((tmp_path / "out" / "test" / "run.json").read_text())
     assert "CenterCrop" in json.dumps(record)
     assert model.fingerprint() in json.dumps(record)
-
-
-def test_a_run_of_a_version_without_decoders_was_decoded_by_pil(tmp_path):
-    manifest, model = folder(tmp_path), embedder()
-    embed_collection(model, manifest, tmp_path / "out", loading=reading())
-    file = tmp_path / "out" / "test" / "run.json"
-    record = json.loads(file.read_text())
-    del record["decoder"]
-    file.write_text(json.dumps(record))
-    embed_collection(model, manifest, tmp_path / "out", loading=reading())
-    with pytest.raises(ValueError, match="out/test was embedded with another decoder"):
-        embed_collection(model, manifest, tmp_path / "out", loading=reading(decoder="turbo"), splits=["train"])
 
 
 def test_items_read_as_a_manifest_with_the_ids_of_the_whole(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from suprank.embedding import shards
 from suprank.embedding.shards import write_embeddings
+from suprank.files import atomic, binary
 
 COUNT, DIM = 23, 3
 RUN = {"model": "abc", "scales": (1, 0.5)}
@@ -68,7 +69,7 @@ def test_after_an_interruption_the_rest_is_computed_and_no_more(tmp_path, batch,
 @pytest.mark.parametrize("crash", range(6))
 def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_path, monkeypatch, crash):
     whole = write(tmp_path / "whole").read_bytes()
-    real, begun = shards.atomic_writer, []
+    real, begun = atomic.atomic_writer, []
 
     def breaking(path):
         begun.append(path.name)
@@ -76,7 +77,8 @@ def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_
             raise OSError("power cut")
         return real(path)
 
-    monkeypatch.setattr(shards, "atomic_writer", breaking)
+    for module in (shards, binary):
+        monkeypatch.setattr(module, "atomic_writer", breaking)
     with pytest.raises(OSError, match="power cut"):
         write(tmp_path / "out")
     monkeypatch.undo()
@@ -198,7 +200,7 @@ def test_float16_rounds_at_the_end(tmp_path):
 @pytest.mark.parametrize(
     ("embed_rows", "complaint"),
     [
-        (lambda rows: iter([vectors(rows[:-1])]), "stopped 1 rows or more before the end"),
+        (lambda rows: iter([vectors(rows[:-1])]), "stopped 1 rows before the end"),
         (lambda rows: iter([vectors(rows), vectors(rows[:1])]), "too many rows"),
         (lambda rows: iter([vectors(np.append(rows, 0))]), "too many rows"),
         (lambda rows: iter([vectors(rows)[:, :2]]), r"\[23, 2\]; give \[rows, 3\]"),
@@ -248,3 +250,130 @@ def test_the_record_is_readable(tmp_path):
 def test_a_part_that_another_process_owes_is_named(tmp_path):
     with pytest.raises(RuntimeError, match=r"lacks 2 shards, the first 00001\.npy"):
         write(tmp_path, rank=0, world_size=2)
+
+
+def run_of(shard, out, log=None, **options):
+    notes = []
+    write(out, embedding(log=log), shard=shard, note=notes.append, **options)
+    return notes
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_shares_embed_each_shard_once_and_the_call_without_one_joins_what_one_process_writes(tmp_path, n):
+    whole, log = write(tmp_path / "whole").read_bytes(), []
+    threads = [threading.Thread(target=run_of, args=((i, n), tmp_path / "out", log)) for i in range(1, n + 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(row for rows in log for row in rows) == list(range(COUNT))
+    assert not (tmp_path / "out" / "embeddings.npy").exists()
+    np.save(tmp_path / "numpy.npy", vectors(range(5, 10)))
+    assert (tmp_path / "out/parts/00001.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+    assert run_of(None, tmp_path / "out") == [f"{tmp_path / 'out'}: 5 of 5 shards were there, 0 computed now, joined."]
+    assert (tmp_path / "out" / "embeddings.npy").read_bytes() == whole
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [".lock", "embeddings.npy", "run.json"]
+
+
+def test_the_call_without_a_share_computes_what_no_share_did(tmp_path):
+    log = []
+    assert run_of((2, 3), tmp_path) == [f"{tmp_path}: 0 of 2 shards of 2/3 were there, 2 computed now."]
+    assert run_of((2, 3), tmp_path, log) == [f"{tmp_path}: 2 of 2 shards of 2/3 were there, 0 computed now."]
+    assert run_of((9, 9), tmp_path, log) == [f"{tmp_path}: 0 of 0 shards of 9/9 were there, 0 computed now."]
+    assert log == []
+    assert run_of(None, tmp_path, log) == [f"{tmp_path}: 2 of 5 shards were there, 3 computed now, joined."]
+    assert log == [[*range(5), *range(10, 20)]]
+    np.testing.assert_array_equal(np.load(tmp_path / "embeddings.npy"), vectors(np.arange(COUNT)))
+    assert run_of(None, tmp_path) == run_of((1, 2), tmp_path) == []
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "embeddings.npy", "run.json"]
+
+
+def test_a_share_that_was_interrupted_goes_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, embedding(5, fail_after=1), shard=(1, 2))
+    log = []
+    assert run_of((1, 2), tmp_path, log) == [f"{tmp_path}: 1 of 3 shards of 1/2 were there, 2 computed now."]
+    assert log == [[*range(10, 15), *range(20, 23)]]
+
+
+def test_several_processes_of_a_torchrun_embed_a_share(tmp_path):
+    log = []
+    in_ranks(2, tmp_path, embedding(log=log), shard=(1, 2))
+    assert sorted(log) == [[*range(5), *range(20, 23)], [*range(10, 15)]]
+    run_of((2, 2), tmp_path)
+    assert write(tmp_path).read_bytes() == write(tmp_path / "whole").read_bytes()
+
+
+def while_embedding(out, then, **options):
+    """Call `then` when a process has embedded one shard and is about to embed the next."""
+
+    def embed_rows(shards):
+        rows = list(shards)
+        yield vectors(rows[0])
+        then()
+        yield from map(vectors, rows[1:])
+
+    write(out, embed_rows, **options)
+
+
+def test_one_share_is_embedded_by_one_process_at_a_time_and_nobody_joins_meanwhile(tmp_path):
+    def refused():
+        with pytest.raises(BlockingIOError, match=r"process \d+ on .* is embedding shard 1/2 into .*; wait for it to end"):
+            run_of((1, 2), tmp_path)
+        with pytest.raises(BlockingIOError, match=r"is embedding a share of the shards into .*; wait for it to end, or choose"):
+            run_of(None, tmp_path)
+        run_of((2, 2), tmp_path)
+
+    while_embedding(tmp_path, refused, shard=(1, 2))
+    assert write(tmp_path).read_bytes() == write(tmp_path / "whole").read_bytes()
+
+
+def test_no_share_is_embedded_while_one_process_embeds_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "_SECONDS", 0.1)
+
+    def refused():
+        with pytest.raises(BlockingIOError, match="is embedding into .*; wait for it to end, or choose another folder"):
+            run_of((1, 2), tmp_path)
+
+    while_embedding(tmp_path, refused)
+    np.testing.assert_array_equal(np.load(tmp_path / "embeddings.npy"), vectors(np.arange(COUNT)))
+
+
+def test_a_share_of_another_run_is_refused_also_before_the_first_shard_is_there(tmp_path):
+    def other():
+        for shard in ((2, 2), (1, 3)):
+            with pytest.raises((ValueError, BlockingIOError), match="another run: model|is embedding a share of the shards"):
+                run_of(shard, tmp_path, fingerprint={"model": "xyz"})
+
+    def embed_rows(shards):
+        rows = list(shards)
+        other()
+        yield from map(vectors, rows)
+
+    write(tmp_path, embed_rows, shard=(1, 2))
+    other()
+
+
+def test_a_share_that_failed_before_its_first_shard_leaves_the_folder_to_any_other_run(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, embedding(fail_after=0), shard=(1, 2))
+    run_of((1, 2), tmp_path, fingerprint={"model": "xyz"})
+    run_of(None, tmp_path, fingerprint={"model": "xyz"})
+    assert json.loads((tmp_path / "run.json").read_text())["model"] == "xyz"
+
+
+def test_nothing_is_written_into_what_became_the_folder_of_another_run(tmp_path):
+    def becomes_another():
+        (tmp_path / "run.json").write_text('{"model": "xyz"}')
+
+    with pytest.raises(ValueError, match="of another run: .*model is 'abc' and was 'xyz'"):
+        while_embedding(tmp_path, becomes_another, shard=(1, 2))
+    assert [file.name for file in (tmp_path / "parts").glob("*.npy")] == ["00000.npy"]
+
+
+def test_shards_of_unknown_origin_are_refused(tmp_path):
+    run_of((1, 2), tmp_path)
+    for record in (tmp_path / "run.json", tmp_path / "parts/1-of-2.json"):
+        record.unlink()
+    with pytest.raises(ValueError, match=r"without a run\.json that describes it"):
+        write(tmp_path)

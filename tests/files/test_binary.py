@@ -11,10 +11,12 @@ import pytest
 
 from suprank.data import Manifest
 from suprank.files import binary
-from suprank.files.binary import open_npy, open_parquet, read_columns, read_npz
+from suprank.files.atomic import DiskFullError
+from suprank.files.binary import open_npy, open_parquet, read_columns, read_npz, write_npy
 from suprank.files.tables import read_table
 from suprank.files.thrift import read_struct
 from tests.attacks import attack
+from tests.disks import disk_of
 
 
 def header(text):
@@ -129,3 +131,21 @@ def test_structures_of_thrift_are_read_with_lists_and_skipped_text():
     for cut in range(len(data)):
         with pytest.raises((IndexError, ValueError)):
             read_struct(data[:cut], 0)
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(12.0).reshape(3, 4).T, np.zeros((0, 4), np.int64), np.array([True]), np.float16(3)]
+)
+def test_what_is_written_is_what_numpy_writes(tmp_path, array):
+    np.save(tmp_path / "numpy.npy", np.ascontiguousarray(array))
+    write_npy(tmp_path / "ours.npy", array)
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+
+
+@pytest.mark.parametrize("rows", [30, 30_000])
+def test_a_full_disk_is_an_error_also_for_a_file_of_a_few_bytes(tmp_path, rows):
+    write_npy(tmp_path / "a.npy", np.arange(10))
+    with disk_of(300), pytest.raises(DiskFullError, match="a.npy cannot be written"):
+        write_npy(tmp_path / "a.npy", np.arange(rows))
+    np.testing.assert_array_equal(open_npy(tmp_path / "a.npy"), np.arange(10))
+    assert [file.name for file in tmp_path.iterdir()] == ["a.npy"]

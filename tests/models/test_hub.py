@@ -15,7 +15,6 @@ from huggingface_hub import ModelCard, constants
 
 from suprank.files.atomic import DiskFullError
 from suprank.models import Embedder, HubError, UntrustedCodeError, WeightsError, hub
-from suprank.models.hub_names import HubName
 from tests import fake_hub
 from tests.models import tiny
 
@@ -137,31 +136,6 @@ def test_a_folder_of_a_repository_is_what_would_be_pushed(online, tmp_path):
     embedder.save_repository(tmp_path / "dry", "org/model")  # without what no longer belongs to it
     embedder.push_to_hub("org/model")
     assert "gallery.png" not in {*online.repositories["org/model"].files, *(file.name for file in (tmp_path / "dry").iterdir())}
-
-
-def test_pulling_into_a_folder_takes_files_of_known_names_and_no_code(online, tmp_path):
-    embedder = pushed(online)
-    online.repositories["org/model"].commit({"modeling.py": b"boom", "weights.pkl": b"boom", "gallery.png": b"png"})
-    commit = hub.download_folder(HubName("org/model"), tmp_path / "model")
-    assert commit == ("org/model", online.repositories["org/model"].branches["main"])
-    names = {file.name for file in (tmp_path / "model").iterdir()}
-    assert names == {"README.md", "embedder.json", "model.safetensors", "gallery.png"}
-    assert Embedder.load(tmp_path / "model").fingerprint() == embedder.fingerprint()
-    other = tiny.embedder(dim=4)
-    other.push_to_hub("org/model")
-    hub.download_folder(HubName("org/model"), tmp_path / "model")
-    assert Embedder.load(tmp_path / "model").fingerprint() == other.fingerprint()
-    assert not (tmp_path / "model" / "gallery.png").exists(), "a picture of another model"
-
-
-def test_pulling_into_a_home_folder_leaves_the_cache_and_the_token_there(online, tmp_path):
-    pushed(online)
-    (tmp_path / ".cache" / "huggingface" / "hub").mkdir(parents=True)
-    (tmp_path / ".cache" / "huggingface" / "token").write_text("hf_secret")
-    hub.download_folder(HubName("org/model"), tmp_path)
-    left = {file.name for file in (tmp_path / ".cache" / "huggingface").iterdir()}
-    assert {"hub", "token"} <= left
-    assert "download" not in left
 
 
 # Who may
@@ -328,16 +302,12 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_
         ):
             Embedder.from_pretrained("org/another")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(HubError, match=r"^org/another cannot be downloaded: http://127.0.0.1:9 does not answer; check the net"):
-        hub.download_folder(HubName("org/another"), "folder")
     with pytest.raises(HubError, match=r"org/another cannot be downloaded \(local_files_only=True\)"):
         Embedder.from_pretrained("org/another", local_files_only=True)
     assert not constants.HF_HUB_OFFLINE
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match=r"org/another cannot be downloaded \(HF_HUB_OFFLINE is set\)"):
         Embedder.from_pretrained("org/another")
-    with pytest.raises(HubError, match="org/another cannot be downloaded, because HF_HUB_OFFLINE is set; unset it"):
-        hub.download_folder(HubName("org/another"), "folder")
     assert time.monotonic() - start < 30  # a fraction of a second on an idle machine
 
 

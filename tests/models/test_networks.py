@@ -9,7 +9,6 @@ import torch
 from huggingface_hub import constants
 
 from suprank.models import ALIASES, Embedder, WeightsError, hub, networks
-from suprank.models.network_names import network_names
 from suprank.models.networks import create_network, find_network
 from suprank.models.weights import DownloadError
 
@@ -139,11 +138,3 @@ def test_the_papers_backbones_embed(alias, dim):
         embedder = Embedder.create(alias, freeze_batchnorm=True).eval()
         assert embedder(torch.empty(1, 3, 224, 224)).shape == (1, dim)
     assert embedder.input.size == (224, 224)
-
-
-def test_names_are_aliases_first_and_then_timms():
-    assert network_names("resnet18") == ["resnet18"]
-    assert network_names("deit_*")[:2] == ["deit_small", "deit_base"]
-    assert set(network_names("test_res*")) == set(timm.list_models("test_res*"))
-    assert network_names("no such thing") == []
-    assert set(network_names("resnet5*", pretrained=True)) <= set(network_names("resnet5*"))

@@ -131,6 +131,25 @@ def test_missing_datasets_are_named_together(tmp_path):
     assert not (tmp_path / "out" / "paper.json").exists()
 
 
+def test_a_plan_counts_the_runs_of_each_seed_once_and_changes_nothing(pretended, tmp_path, datasets):
+    out = tmp_path / "out"
+    reproduce("tab:hrank_optim", out, data=datasets, methods=["happier"])
+    before = {file: file.stat().st_mtime_ns for file in out.rglob("*")}
+    labels = ("tab:hrank_optim", "fig:analysis_alpha", "tab:landmark_retrieval")
+    plan = Reproduction(labels, out, data=datasets, seeds=2).plan()
+    assert {label: len(trainings) for label, trainings in plan.trainings.items()} == {labels[0]: 3, labels[1]: 6, labels[2]: 7}
+    assert len(plan.states) == 3 + 6 + 7 - 1, "HAPPIER with the recipe's own α is in two of them"
+    assert plan.states[Training("inat-base", "happier")] == ["finished", "missing"]
+    rows = [row for row in plan.text_cells() if row[1] == "inat-base/happier"]
+    assert rows == [[label, "inat-base/happier", "2", "1", "1"] for label in labels[:2]]
+    runs, found, missing = plan.sentences()
+    assert runs == f"{2 * len(plan.states) - 1} runs to do; runs that several tables or figures need are done once."
+    assert found == f"inat-base: manifest {datasets / 'inat-base.parquet'}."
+    assert missing.startswith("hgldv2 (H-GLDv2) is missing")
+    assert "suprank data import hgldv2 google-landmark --out hgldv2.parquet" in missing
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("*")} == before
+
+
 def test_rows_and_columns_can_be_chosen(pretended, tmp_path, datasets):
     result = reproduce("tab:main_sop_inat", tmp_path / "out", data=datasets, methods=["happier", "csl"], datasets=["sop"])
     assert sorted(pretended) == ["sop/csl,seed=0", "sop/happier,seed=0"]

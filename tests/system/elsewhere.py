@@ -72,10 +72,8 @@ def main():
 
     run("data", "import", "folder", "photos.zip", "--split", "test", "--out", "test.parquet")
     run("data", "import", "folder", "photos.zip", "--out", "train.parquet")
-    run("embed", "--model", "model", "--manifest", "test.parquet", "--out", "e", *IMAGES)
-    run("index", "build", "e", "--out", "i")
-    run("index", "search", "i", "--embeddings", "e/test/embeddings.npy")
-    run("index", "add", "i", "e")
+    run("embed", "model", "test.parquet", "--out", "e", *IMAGES)
+    run("search", "e", "--queries", "e/test/embeddings.npy", "--kind", "ivf")
     run(*TRAIN, "--out", "r")
     run("recipes")  # prints τ
     found |= _values()

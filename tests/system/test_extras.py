@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
         embedder(dim=8).save("model")
         embedder(dim=8).save("run/model")
         Path("run/recipe.toml").write_text(RECIPE)
-        done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *IMAGES)
+        done("embed", "model", "m.parquet", "--out", "e", *IMAGES)
         write_branch(plain(root / "p"))
         Path("labels.txt").write_text("jay\nteal\nheron\nwren\ncrow\n")
         np.save("x.npy", np.random.default_rng(0).standard_normal((20, 8), dtype=np.float32))
@@ -50,32 +50,23 @@ def test_every_command_is_in_the_table_and_every_extra_in_the_project():
 
 
 def test_extras_include_each_other():
-    """And every name of an earlier version installs what it did."""
     for extra, others in {
-        "train": ["vision", "baselines", "fast", "metrics", "turbo"],
-        "explore": ["vision", "fast"],
-        "hierarchy": ["cli"],
-        "all": ["train", "explore", "hierarchy", "encoders", "export", "sentence-transformers", "servers"],
+        "train": ["vision"],
+        "explore": ["vision"],
+        "all": ["train", "explore", "hierarchy", "export", "sentence-transformers", "servers"],
         "dev": ["all"],
-        "docs": ["explore", "hierarchy", "metrics", "train"],
-        "cli": ["fast"],
         "export": ["vision"],
-        "encoders": ["hierarchy"],
         "servers": ["explore"],
     }.items():
         for other in others:
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
-        "baselines": "pytorch-metric-learning",
-        "cli": "numba pyarrow rich threadpoolctl typer",
-        "encoders": "open-clip-torch sentence-transformers",
+        "vision": "simplejpeg",
+        "train": "pytorch-metric-learning torchmetrics",
+        "all": "mteb open-clip-torch",
         "export": "onnx onnxruntime onnxscript",
-        "fast": "numba threadpoolctl",
-        "metrics": "torchmetrics",
         "sentence-transformers": "accelerate datasets sentence-transformers",
         "servers": "pymilvus",
-        "turbo": "simplejpeg",
-        "docs": "furo myst-parser sphinx",
     }.items():
         assert set(packages.split()) <= distributions(extra), extra
 
@@ -84,12 +75,12 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
     "compare": ("compare", "glyphs/nsm", "--out", "c", "--slurm", "partition=gpu"),
     "data": ("data", "check", "m.parquet"),
     "demo": ("demo", "--data", "m.parquet", "--out", "d"),
-    "embed": ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f"),
+    "embed": ("embed", "model", "m.parquet", "--out", "f"),
     "explore": ("explore", "e"),
     "hierarchy embed": ("hierarchy", "embed", "p"),
     "hierarchy review": ("hierarchy", "review", "p", "--annotator", "anna"),
-    "models": ("models", "list"),
-    "models export": ("models", "export", "--model", "model", "--out", "m.pt2"),
+    "models": ("models", "create", "test_resnet.untrained", "--out", "n"),
+    "models export": ("models", "export", "model", "--out", "m.pt2"),
     "report": ("report", "e"),
     "search": ("search", "x.npy", "--queries", "x.npy"),
     "train": ("train", "glyphs/happier", "--out", "t"),
@@ -113,10 +104,9 @@ SUFFICE = {  # calls of the verbs that do something small
         ("recipes",),
         ("data", "import", "folder", "photos", "--out", "n.parquet"),
         ("data", "show", "m.parquet", "--out", "s.png"),
-        ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
-        ("evaluate", "--embeddings", "f", "-q"),
-        ("evaluate", "--embeddings", "run", "--against-frozen", "-q"),
-        ("models", "list", "resnet1*"),
+        ("embed", "model", "m.parquet", "--out", "f", *IMAGES),
+        ("evaluate", "f", "-q"),
+        ("evaluate", "run", "--against-frozen", "-q"),
         "from suprank.data.jpeg import check_decoder; check_decoder('turbo')",
     ],
     "train": [

@@ -155,7 +155,7 @@ def oxford(tmp_path):
 
 def test_revisited_oxford_is_judged_by_its_own_file(oxford):
     truth = oxford / "oxford" / "gnd_roxford5k.pkl"
-    command = ["evaluate", "--embeddings", str(oxford / "e"), "--ground-truth", str(truth), "--out", str(oxford / "r.json")]
+    command = ["evaluate", str(oxford / "e"), "--ground-truth", str(truth), "--out", str(oxford / "r.json")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     query, gallery = (np.load(oxford / "e" / part / "embeddings.npy") for part in ("query", "gallery"))
@@ -182,7 +182,7 @@ def test_revisited_oxford_is_judged_after_a_head(oxford):
 )
 def test_a_ground_truth_goes_without_what_labels_need(oxford, arguments, complaint):
     truth = oxford / "oxford" / "gnd_roxford5k.pkl"
-    command = ["evaluate", "--embeddings", str(oxford / "e"), "--ground-truth", str(truth), *arguments]
+    command = ["evaluate", str(oxford / "e"), "--ground-truth", str(truth), *arguments]
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2
     assert complaint in " ".join(refused.output.replace("│", " ").split())
@@ -192,7 +192,7 @@ def test_embeddings_in_another_order_than_the_ground_truths_are_refused(oxford):
     items = Manifest.read(oxford / "e" / "gallery" / "items.parquet")
     items.take([1, 0, 2]).save(oxford / "e" / "gallery" / "items.parquet")
     truth = oxford / "oxford" / "gnd_roxford5k.pkl"
-    refused = CliRunner().invoke(app, ["evaluate", "--embeddings", str(oxford / "e"), "--ground-truth", str(truth)])
+    refused = CliRunner().invoke(app, ["evaluate", str(oxford / "e"), "--ground-truth", str(truth)])
     assert refused.exit_code == 2
     assert "does not hold the 3 images of the ground truth" in " ".join(refused.output.replace("│", " ").split())
 

@@ -14,7 +14,6 @@ from suprank.evaluation.checkpoint import Checkpoint
 from suprank.explorer import Source
 from suprank.explorer.tags import TagFile
 from suprank.explorer.web.saved_selections import SavedSelections
-from suprank.files.storage import FolderStorage
 from suprank.models import Embedder, Head
 from suprank.models.head import HeadConfig
 from suprank.training import TrainConfig, checkpoint
@@ -64,7 +63,7 @@ OPENED = {
     "embeddings/test/embeddings.npy": [Source.read, embed],
     "embeddings/test/run.json": [lambda run: record_values(run / "embeddings", "model"), embed],
     "embeddings/test/parts/00001.npy": [embed],
-    "claim.json": [lambda run: FolderStorage(run).read("claim.json"), lambda run: FolderStorage(run).write("claim.json", b"")],
+    "embeddings/test/parts/3-of-16.json": [embed],
     "evaluation/values-0-0.npz": [lambda run: Checkpoint(run / "evaluation").begin({})],
     "report.queries.npz": [lambda run: Report.load(run / "report.json")],
 }

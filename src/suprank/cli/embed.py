@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from contextlib import contextmanager
+import re
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from suprank.cli import terminal
 from suprank.cli.train import TrustCode, is_first_process
-from suprank.files.storage import local_folder, open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Precision(StrEnum):
@@ -90,20 +84,15 @@ HeadFolder = Annotated[
 
 def embed(
     model: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="MODEL",
             help="A folder with a saved embedder, the name of a timm backbone, hf-hub:org/name for either on the Hugging Face "
             "Hub, or FILE.py:NAME for your own.",
         ),
-    ] = None,
-    manifest: Annotated[
-        Path | None, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder to write the embeddings to; with --shared also s3://bucket/DIR. Required."),
-    ] = None,
+    ],
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the embeddings to.")],
     weights: Weights = None,
     head: HeadFolder = None,
     trust_code: TrustCode = False,
@@ -131,17 +120,11 @@ def embed(
     workers: Workers = None,
     device: Device = None,
     skip_broken: SkipBroken = False,
-    shared: Annotated[
-        bool,
-        typer.Option("--shared", help="Share the work with all machines that run the same command; the result is in shards."),
-    ] = False,
-    shard_rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Images per shard, the most that an interruption costs.", show_default="2048, more from 20 M"),
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Embed one of N shares only, from 1 to N; the same command without it joins them."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    model_option: Annotated[str | None, typer.Option("--model", hidden=True)] = None,
-    manifest_option: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
 ) -> None:
     """Embed the images of a manifest: DIR/<split>/embeddings.npy and items.parquet, ready for `suprank evaluate`.
 
@@ -151,9 +134,9 @@ def embed(
     If the command is interrupted, give it again to continue where it stopped. Under torchrun the processes share the images.
     Distractors are embedded with the gallery.
 
-    With --shared, machines need no connection: each takes images that no other has taken, by files in DIR, which all see. Start
-    them at any time; if one is killed, the others do its part. The embeddings stay in shards, DIR/<split>/parts/00000.npy and
-    so on, which `suprank evaluate` and the others read as they are. The same command without --shared joins them.
+    With --shard 3/16, the third of 16 machines, or jobs of a scheduler, embeds its share of the images. They need no
+    connection: DIR is one folder that all see, or one of each, copied into one later. Then the same command without --shard
+    computes what is missing, and joins the shares.
 
     \b
     suprank embed resnet50 cub.parquet --out embeddings
@@ -162,33 +145,21 @@ def embed(
     suprank embed mine.py:build cub.parquet --out embeddings
     suprank embed resnet50 cub.parquet --head head --out adapted
     torchrun --nproc-per-node 8 -m suprank embed runs/sop/model sop.parquet --out embeddings
-    suprank embed runs/sop/model sop.parquet --out /shared/embeddings --shared
+    suprank embed runs/sop/model sop.parquet --out /shared/embeddings --shard 3/16
     """
-    chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
-    chosen_manifest = terminal.subject(manifest, manifest_option, "MANIFEST", "--manifest")
-    if out is None:
-        raise typer.BadParameter("the folder to write to is missing; add --out DIR.", param_hint="--out")
     scales = tuple(scale or (1.0,))
     if min(scales) <= 0:
         raise typer.BadParameter(f"{min(scales)} is not a scale; give numbers above 0, such as 0.7.", param_hint="--scale")
-    folder = local_folder(out)
-    if folder is None and not shared:
-        raise typer.BadParameter(
-            f"{out} is not a folder; name a folder, or add --shared, which works on one machine too.", param_hint="--out"
-        )
+    share = None if shard is None else _parse_shard(shard)
     with terminal.plain_errors("a smaller --batch-size"), terminal.plain_messages():
         from suprank.workflows.embeddings import embed as embed_manifest
 
         terminal.device(device)
-        if folder is None:
-            open_storage(out)  # says what to install, before a model is loaded
-        else:
-            terminal.check_folder(folder)
-        with _stop_by_sigterm(shared), terminal.ProgressBars(quiet) as bars:
-            notes = _ShardNotes()
+        terminal.check_folder(out)
+        with terminal.ProgressBars(quiet) as bars:
             folders = embed_manifest(
-                chosen_model,
-                chosen_manifest,
+                model,
+                manifest,
                 out,
                 weights=weights,
                 head=head,
@@ -209,43 +180,16 @@ def embed(
                 workers=workers,
                 device=device,
                 on_broken="skip" if skip_broken else "raise",
-                shared=shared,
-                shard_rows=shard_rows,
-                progress=lambda part, done, total: bars(f"embedding {part}", done, total, notes.text(part, done)),
-                on_shard=notes.update,
+                shard=share,
+                progress=lambda part, done, total: bars(f"embedding {part}", done, total),
             )
         if is_first_process():
             for part, where in folders.items():
                 terminal.echo(f"{part}: {where}")
 
 
-class _ShardNotes:
-    """The text beside the progress bar of a shared run: how many of the finished shards are this process's, and the rate."""
-
-    def __init__(self) -> None:
-        self._shards: dict[str, str] = {}
-        self._first: dict[str, tuple[int, float]] = {}
-
-    def update(self, part: str, own: int, finished: int, total: int) -> None:
-        self._shards[part] = f"{own:,} of {finished:,} shards here"
-
-    def text(self, part: str, done: int) -> str:
-        if part not in self._shards:
-            return ""
-        rows, since = self._first.setdefault(part, (done, time.monotonic()))
-        seconds = time.monotonic() - since
-        rate = f", {(done - rows) / seconds:,.0f}/s" if done > rows and seconds > 1 else ""
-        return f"({self._shards[part]}{rate})"
-
-
-@contextmanager
-def _stop_by_sigterm(shared: bool) -> Iterator[None]:
-    """End a shared run as Ctrl-C does if a scheduler ends it, so that what it has claimed is free at once."""
-    if not shared:
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _parse_shard(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise typer.BadParameter(f"{text!r} is not I/N, with I from 1 to N, such as 3/16.", param_hint="--shard")
+    return int(found[1]), int(found[2])

@@ -203,7 +203,6 @@ def evaluate(
     ] = None,
     save_run_k: Annotated[int, typer.Option(min=1, help="Items per query that --save-run saves.")] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table and no progress.")] = False,
-    embeddings_option: Annotated[Path | None, typer.Option("--embeddings", hidden=True)] = None,
 ) -> None:
     """Compute exact retrieval metrics, flat and hierarchical. Embeddings in files may be larger than memory.
 
@@ -245,8 +244,10 @@ def evaluate(
     """
     check_protocol_options(context)
     check_run_options(context)
+    if (subject := run or embeddings) is None:
+        raise typer.BadParameter("EMBEDDINGS is missing; see --help.", param_hint="EMBEDDINGS")
     options = EvaluateOptions(
-        subject=run or terminal.subject(embeddings, embeddings_option, "EMBEDDINGS", "--embeddings"),
+        subject=subject,
         labels=labels,
         gallery=gallery,
         gallery_labels=gallery_labels,

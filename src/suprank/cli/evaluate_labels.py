@@ -9,7 +9,6 @@ from suprank.cli import terminal
 from suprank.cli.evaluate_options import parse_weights
 from suprank.cli.metric_comparison import print_comparison, read_report
 from suprank.cli.metric_table import print_and_save
-from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +108,6 @@ def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
     subject = options.subject
     if options.against_itself:
         return True
-    check_local(against)
     if not against.exists() and not against.suffix:
         raise ValueError(
             f"there is no folder {against} to compare with; name a folder of `suprank train` or `suprank embed`, a file of "

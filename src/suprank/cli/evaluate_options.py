@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from suprank.workflows.evaluation import EvaluationInput
@@ -267,10 +266,6 @@ def check_sources(
         raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
     if embeddings.is_dir() and (labels, gallery, id) != (None, None, None):
         raise typer.BadParameter("a folder has its own labels, gallery and ids; to use others, name files instead.")
-    try:
-        check_local(embeddings)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="EMBEDDINGS") from error
     if not embeddings.exists() and not embeddings.suffix:
         text = f"there is no folder {embeddings}; name a folder of `suprank train` or `suprank embed`, or a file."
         raise typer.BadParameter(text, param_hint="EMBEDDINGS")

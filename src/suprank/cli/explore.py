@@ -15,13 +15,12 @@ from suprank.cli.train import TrustCode
 
 def explore(
     runs: Annotated[
-        list[Path] | None,
+        list[Path],
         typer.Argument(
             metavar="RUN [RUN2]",
             help="A folder of `suprank train` or `suprank embed`, or a .npy file with --manifest; a second to compare.",
         ),
-    ] = None,
-    embeddings: Annotated[Path | None, typer.Option(metavar="DIR|FILE.npy", hidden=True, help="The same as RUN.")] = None,
+    ],
     manifest: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if RUN is a .npy file.")
     ] = None,
@@ -68,10 +67,9 @@ def explore(
     suprank explore embeddings embeddings --head head --model resnet50
     suprank explore test.npy --manifest test.parquet --no-browser --port 8080
     """
-    folders = [*(runs or []), *([] if embeddings is None else [embeddings])]
-    if not 1 <= len(folders) <= 2:
-        raise typer.BadParameter(f"{len(folders)} runs are given; give one, or two to compare.")
-    if manifest is not None and all(folder.is_dir() for folder in folders):
+    if len(runs) > 2:
+        raise typer.BadParameter(f"{len(runs)} runs are given; give one, or two to compare.")
+    if manifest is not None and all(folder.is_dir() for folder in runs):
         raise typer.BadParameter("--manifest is for a .npy file; a folder has its own manifest.")
     with terminal.plain_errors("a smaller gallery"), terminal.plain_messages():
         from suprank.explorer.web import create_app
@@ -82,7 +80,7 @@ def explore(
         with bind_socket(host, port) as listening:  # first, so that a port in use is reported before minutes of work
             with terminal.ProgressBars(quiet) as bars:
                 explorer = open_explorer(
-                    folders,
+                    runs,
                     manifest,
                     test,
                     model,

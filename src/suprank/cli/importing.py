@@ -37,8 +37,7 @@ app = typer.Typer(
 )
 
 Out = Annotated[Path, typer.Option(metavar="MANIFEST", help="File to write: .parquet or .csv.")]
-Root = Annotated[Path | None, typer.Argument(metavar="ROOT", help="Folder of the images, or a .zip or .tar archive.")]
-RootOption = Annotated[Path | None, typer.Option("--root", hidden=True, help="The same as ROOT.")]
+Root = Annotated[Path, typer.Argument(metavar="ROOT", help="Folder of the images, or a .zip or .tar archive.")]
 Levels = Annotated[list[str] | None, typer.Option(help="Name of a level; repeatable, finest first.")]
 Holdout = Annotated[
     float | None,
@@ -57,8 +56,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 @app.command()
 def folder(
     out: Out,
-    root: Root = None,
-    root_option: RootOption = None,
+    root: Root,
     level: Levels = None,
     split: Annotated[str, typer.Option(help="Split of all images, unless folders are named after splits.")] = "train",
     holdout_classes: Holdout = None,
@@ -74,14 +72,13 @@ def folder(
     from suprank.data.importers.folder import read
 
     reader = partial(read, levels=level, split=split)
-    _run(FOLDER, reader, _root(root, root_option), out, _holdout(holdout_classes, shared, seed))
+    _run(FOLDER, reader, root, out, _holdout(holdout_classes, shared, seed))
 
 
 @app.command()
 def csv(
     out: Out,
-    root: Root = None,
-    root_option: RootOption = None,
+    root: Root,
     table: Annotated[
         Path | None, typer.Option(help="The table: .csv, .tsv or .parquet.", show_default="manifest.csv in the root")
     ] = None,
@@ -129,12 +126,9 @@ def csv(
         "box": corners,
     }
     reader = partial(read, **names, fill_gaps=fill_gaps, label_separator=label_separator)
-    images = _root(root, root_option)
-    if images.suffix.lower() in (".csv", ".tsv", ".parquet") and images.is_file():
-        raise typer.BadParameter(
-            f"{images} is a table; give the folder of the images, and --table {images}.", param_hint="ROOT"
-        )
-    _run(CSV, reader, images, out, _holdout(holdout_classes, shared, seed))
+    if root.suffix.lower() in (".csv", ".tsv", ".parquet") and root.is_file():
+        raise typer.BadParameter(f"{root} is a table; give the folder of the images, and --table {root}.", param_hint="ROOT")
+    _run(CSV, reader, root, out, _holdout(holdout_classes, shared, seed))
 
 
 @app.command()
@@ -289,22 +283,12 @@ def _benchmark(importer: Importer) -> None:
 
     def command(
         out: Out,
-        root: Annotated[Path | None, typer.Argument(metavar="ROOT", help="Folder of the dataset.")] = None,
-        root_option: RootOption = None,
+        root: Annotated[Path, typer.Argument(metavar="ROOT", help="Folder of the dataset.")],
     ) -> None:
-        _run(importer, importer.read, _root(root, root_option), out)
+        _run(importer, importer.read, root, out)
 
     command.__doc__ = f"{importer.title}.\n\n\b\nUnder ROOT:\n{importer.layout}"
     app.command(importer.name, short_help=importer.title)(command)
-
-
-def _root(root: Path | None, option: Path | None) -> Path:
-    """The root, given as ROOT or, as in older versions, with --root."""
-    if root is not None and option is not None:
-        raise typer.BadParameter("it is given twice, as ROOT and with --root; give it once.", param_hint="ROOT")
-    if root is None and option is None:
-        raise typer.BadParameter("it is missing; give the folder of the images before --out.", param_hint="ROOT")
-    return option if root is None else root  # type: ignore[return-value]
 
 
 def _run(

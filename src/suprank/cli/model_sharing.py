@@ -1,4 +1,4 @@
-"""suprank models push and pull: share embedders on the Hugging Face Hub."""
+"""suprank models push: share an embedder on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.embed import Device
-from suprank.cli.models import Out
 from suprank.cli.train import TrustCode
 
 if TYPE_CHECKING:
@@ -79,8 +78,10 @@ def push(
       suprank models push model org/cub-retrieval --report embeddings
     """
     with terminal.plain_errors("a smaller model"), terminal.plain_messages():
+        from suprank.files.folders import refuse_foreign_files
         from suprank.models.hub import check_token
         from suprank.models.hub_names import check_repo_id
+        from suprank.models.model_folder import SETTINGS
         from suprank.workflows.hub import hub_repository
 
         terminal.device(device)
@@ -89,7 +90,7 @@ def push(
             check_token(repo)
         else:
             terminal.check_folder(dry_run)
-            _refuse_other_files(dry_run)
+            refuse_foreign_files(dry_run, SETTINGS, "a model", "name another")
         with terminal.ProgressBars(quiet) as bars:
             repository = hub_repository(
                 model,
@@ -117,50 +118,6 @@ def push(
                 private=private or None, revision=revision, commit_message=commit_message, create_pr=create_pr
             )
     terminal.echo(f"{commit.pr_url or commit.repo_url}: pushed as commit {commit.oid[:12]}")
-
-
-def pull(
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face Hub: org/name.")],
-    out: Out,
-    revision: Annotated[
-        str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit.", show_default="the main branch")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-) -> None:
-    """Download an embedder from the Hugging Face Hub into a folder, with its model card.
-
-    The folder is a model for every command, and needs no network. Commands also take hf-hub:org/name itself, which is
-    downloaded into a cache. No code is downloaded. An interrupted download continues where it stopped.
-
-    \b
-    suprank models pull org/cub-retrieval --out model
-    suprank embed model cub.parquet --out embeddings
-    """
-    with terminal.plain_errors("a smaller model"):
-        from suprank.models.hub import download_folder
-        from suprank.models.hub_names import HubName
-        from suprank.models.model_folder import read_model
-
-        terminal.check_folder(out)
-        _refuse_other_files(out)
-        name = HubName.parse(repo)
-        if revision is not None and name.revision not in (None, revision):
-            raise ValueError(f"{repo} and --revision {revision} name two revisions; give one of them.")
-        with _download_bars(quiet):
-            commit = download_folder(HubName(name.repo_id, name.revision or revision), out)
-        config, _ = read_model(out)
-    assert commit.revision is not None
-    terminal.echo(f"{out}: {name.repo_id} at commit {commit.revision[:12]}, {config.backbone}")
-
-
-def _refuse_other_files(folder: Path) -> None:
-    """Refuse a folder that is used for something else than a model."""
-    from suprank.files.folders import refuse_foreign_files
-    from suprank.models.hub import LOCAL_CACHE
-    from suprank.models.model_folder import SETTINGS
-
-    if not (folder / LOCAL_CACHE).is_dir():  # of a download that was interrupted
-        refuse_foreign_files(folder, SETTINGS, "a model", "name another")
 
 
 @contextmanager

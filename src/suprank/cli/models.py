@@ -108,9 +108,9 @@ def pca(
     out: Out,
     dim: Annotated[int, typer.Option(min=1, help="Number of directions to keep: the width of the embeddings.")],
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or the name of a timm backbone.")
-    ] = None,
-    manifest: Annotated[Path | None, typer.Argument(metavar="MANIFEST", help="Images whose features are analyzed.")] = None,
+        str, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or the name of a timm backbone.")
+    ],
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="Images whose features are analyzed.")],
     whiten: Annotated[bool, typer.Option("--whiten", help="Divide each direction by its standard deviation.")] = False,
     weights: Weights = None,
     trust_code: TrustCode = False,
@@ -126,16 +126,12 @@ def pca(
     device: Device = None,
     skip_broken: SkipBroken = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    model_option: Annotated[str | None, typer.Option("--model", hidden=True)] = None,
-    manifest_option: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
 ) -> None:
     """Compute the projection by PCA of a manifest's features: an embedder with a linear layer of width DIM.
 
     \b
     suprank models pca resnet101 sfm120k.parquet --dim 2048 --whiten --out model
     """
-    chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
-    chosen_manifest = terminal.subject(manifest, manifest_option, "MANIFEST", "--manifest")
     with terminal.plain_errors("a smaller --batch-size"):
         from suprank.data import Manifest
         from suprank.embedding import feature_moments, torchrun_processes
@@ -143,10 +139,10 @@ def pca(
 
         terminal.device(device)
         terminal.check_folder(out)
-        images = Manifest.read(chosen_manifest, root=root).split(*(split or ("train",)))
-        embedder = load_embedder(chosen_model, weights, trust_code=trust_code)
+        images = Manifest.read(manifest, root=root).split(*(split or ("train",)))
+        embedder = load_embedder(model, weights, trust_code=trust_code)
         if dim > embedder.features_dim:
-            raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {chosen_model}; give fewer.")
+            raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {model}; give fewer.")
         chosen_decoder = None if decoder is None else decoder.value
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg, "decoder": chosen_decoder}
         loading = loader_settings(
@@ -198,10 +194,9 @@ def add_head(
 def export(
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .onnx or .pt2; for a head also .npz.")],
     model: Annotated[
-        Path | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or a head of `suprank adapt`.")
-    ] = None,
+        Path, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or a head of `suprank adapt`.")
+    ],
     trust_code: TrustCode = False,
-    model_option: Annotated[Path | None, typer.Option("--model", hidden=True)] = None,
 ) -> None:
     """Export an embedder or a head as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same
     embeddings.
@@ -214,7 +209,6 @@ def export(
     suprank models export head --out head.onnx
     suprank models export head --out head.npz
     """
-    folder = terminal.subject(model, model_option, "MODEL", "--model")
     with terminal.plain_errors("a smaller model"):
         from suprank.models import Embedder, Head, export_matrix, export_onnx, export_program
         from suprank.models.head import is_head
@@ -222,31 +216,11 @@ def export(
         if out.suffix not in (".onnx", ".pt2", ".npz"):
             raise ValueError(f"{out} must end in .onnx or .pt2, or for a head in .npz.")
         terminal.check_writable(out)
-        loaded = Head.load(folder) if is_head(folder) else Embedder.load(folder, trust_code=trust_code)
+        loaded = Head.load(model) if is_head(model) else Embedder.load(model, trust_code=trust_code)
         if out.suffix != ".npz":
             {".onnx": export_onnx, ".pt2": export_program}[out.suffix](loaded, out)
         elif isinstance(loaded, Head):
             export_matrix(loaded, out)
         else:
-            raise ValueError(f"{folder} is a model, and only a head is a matrix; export it as .onnx or .pt2.")
-    terminal.echo(f"{out}: gives the embeddings of {folder}")
-
-
-@app.command("list")
-def backbones(
-    pattern: Annotated[str, typer.Argument(help="Pattern of names, with * for anything.")] = "*",
-    pretrained: Annotated[bool, typer.Option("--pretrained", help="List only backbones with pretrained weights.")] = False,
-) -> None:
-    """List the backbones of timm.
-
-    The first call with a version of timm takes some seconds; then the names are cached.
-
-    \b
-    suprank models list
-    suprank models list '*resnet*' --pretrained
-    """
-    with terminal.plain_errors(""):
-        from suprank.models.network_names import network_names
-
-        for name in network_names(pattern, pretrained=pretrained):
-            terminal.echo(name)
+            raise ValueError(f"{model} is a model, and only a head is a matrix; export it as .onnx or .pt2.")
+    terminal.echo(f"{out}: gives the embeddings of {model}")

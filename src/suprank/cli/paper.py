@@ -45,7 +45,7 @@ def paper(
     ] = None,
     on: Annotated[list[str] | None, typer.Option(metavar="DATASET", help="Only this dataset, repeatable.")] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only print the runs, their hours and disk space, and what is missing.")
+        bool, typer.Option("--plan", help="Only print the runs, which of them are finished, and missing datasets.")
     ] = False,
     collect: Annotated[
         bool, typer.Option("--collect", help="Only write tables and figures of the runs that are finished.")
@@ -117,7 +117,7 @@ def _list_contents() -> None:
     from suprank.paper.contents import KINDS, contents
 
     _print_rows(["label", "what", "needs"], [[item.label, item.title, KINDS[item.kind]] for item in contents().values()])
-    terminal.echo("suprank paper LABEL --out DIR reproduces one; --small needs no dataset, --plan says what it takes.")
+    terminal.echo("suprank paper LABEL --out DIR reproduces one; --small needs no dataset, --plan lists its runs.")
 
 
 def print_paper_table(table: PaperTable) -> None:
@@ -136,7 +136,7 @@ def _print_plan(plan: PaperPlan) -> None:
 
     head, *rows = [[escape(terminal.escaped(cell)) for cell in row] for row in plan.text_cells()]
     if rows:
-        _print_rows(head, rows, right_from=1, split=True)
+        _print_rows(head, rows, right_from=2)
     for sentence in plan.sentences():
         terminal.echo(sentence)
 

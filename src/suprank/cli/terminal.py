@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_folder", "check_writable"]  # of suprank.files, so that commands find all checks here
 
-T = TypeVar("T")
 
 FillGaps = Annotated[
     bool,
@@ -178,10 +177,10 @@ def device(name: str | None) -> str | None:
 
 
 @contextmanager
-def progress(what: str, quiet: bool) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on stderr. Yields the function (done, total, note="") that moves it; with `quiet` it does nothing."""
+def progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr. Yields the function (done, total) that moves it; with `quiet` it does nothing."""
     if quiet:
-        yield lambda done, total, note="": None
+        yield lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -195,11 +194,11 @@ def progress(what: str, quiet: bool) -> Iterator[Callable[..., None]]:
     bar = Progress(*columns, console=Console(stderr=True))
     tasks: list[TaskID] = []
 
-    def advance(done: int, total: int, note: str = "") -> None:
+    def advance(done: int, total: int) -> None:
         if not tasks:  # started by the first call, so that refused arguments leave no empty bar behind
             bar.start()
             tasks.append(bar.add_task(what, total=total))
-        bar.update(tasks[0], completed=done, total=total, description=f"{what} {note}" if note else what)
+        bar.update(tasks[0], completed=done, total=total)
 
     try:
         yield advance
@@ -214,22 +213,11 @@ class ProgressBars(ExitStack):
     def __init__(self, quiet: bool) -> None:
         super().__init__()
         self.quiet, self._what = quiet, ""
-        self._advance: Callable[..., None] = lambda done, total, note="": None
+        self._advance: Callable[[int, int], None] = lambda done, total: None
 
-    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
+    def __call__(self, what: str, done: int, total: int) -> None:
         if what != self._what:
             self.close()
             self._what = what
             self._advance = self.enter_context(progress(what, self.quiet))
-        self._advance(done, total, note)
-
-
-def subject(argument: T | None, option: T | None, name: str, flag: str) -> T:
-    """The subject of a command, given as an argument NAME or, as in earlier versions, by an option."""
-    if argument is not None and option is not None:
-        raise typer.BadParameter(
-            f"{name} is given twice, as an argument and by {flag}; give all subjects as arguments, or all by options."
-        )
-    if argument is None and option is None:
-        raise typer.BadParameter(f"{name} is missing; see --help.", param_hint=name)
-    return cast("T", option if argument is None else argument)
+        self._advance(done, total)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from suprank.data.image_files import SEPARATOR, archive_names
 from suprank.files.atomic import atomic_writer
+from suprank.files.binary import write_npy
 from suprank.files.locking import lock_folder
 
 if TYPE_CHECKING:
@@ -92,8 +93,7 @@ def file_times(root: Path, names: Iterable[str]) -> Iterable[tuple[str, int, int
 
 def _save(decoded: Decoded, pixels: Path, shapes: Path) -> None:
     """Write the pixels, and then the shapes, without which the pixels do not count."""
-    with atomic_writer(pixels) as file:
-        np.save(file, decoded.pixels.numpy())
+    write_npy(pixels, decoded.pixels.numpy())
     rows, reasons = list(decoded.broken), list(decoded.broken.values())
     with atomic_writer(shapes) as file:
         np.savez(file, shapes=decoded.shapes, broken=np.array(rows, np.int64), reasons=np.array(reasons, np.str_))

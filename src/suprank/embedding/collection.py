@@ -6,9 +6,10 @@ import functools
 import hashlib
 import io
 import json
-import os
+import logging
 from collections import deque
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,17 +18,14 @@ import pyarrow as pa
 from suprank.embedding.embedded_images import EmbeddedImages
 from suprank.embedding.parts import PARTS
 from suprank.embedding.processes import Processes
-from suprank.embedding.shards import ITEMS, OLDER_RECORDS, RECORD, RESULT, ShardLayout, write_embeddings
-from suprank.embedding.shared_shards import write_shared
-from suprank.files.locking import check_unlocked
-from suprank.files.storage import Storage, local_folder, open_storage
+from suprank.embedding.shards import ITEMS, RESULT, ShardLayout, check_shard, records, write_embeddings
+from suprank.files.atomic import own_file
 from suprank.models.head import Head
 from suprank.models.inference import at_scales, embed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from os import PathLike
-    from pathlib import Path
 
     import torch
     from numpy.typing import NDArray
@@ -38,7 +36,9 @@ if TYPE_CHECKING:
     from suprank.models.embedder import Embedder
 
 SHARD_ROWS = 2048  # written at once: the most that an interruption can cost
-MAX_SHARDS = 10_000  # of larger collections shards are larger: stores and file systems list so many names in a moment
+MAX_SHARDS = 10_000  # of larger collections shards are larger: file systems list so many names in a moment
+
+_log = logging.getLogger(__name__)
 
 
 def choose_parts(manifest: Manifest, splits: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:
@@ -61,12 +61,11 @@ def embed_collection(
     precision: Precision | None = None,
     scales: Sequence[float] = (1.0,),
     dtype: Literal["float32", "float16"] = "float32",
-    shared: bool = False,
-    shard_rows: int | None = None,
+    shard: tuple[int, int] | None = None,
     processes: Processes | None = None,
     progress: Callable[[str, int, int], None] = lambda part, done, total: None,
-    on_shard: Callable[[str, int, int, int], None] = lambda part, own, finished, total: None,
-) -> dict[str, Path | str]:
+    note: Callable[[str], object] = _log.info,
+) -> dict[str, Path]:
     """Embed a manifest into `out/<part>/embeddings.npy`, with its rows in `out/<part>/items.parquet`; the folders by part.
 
     Parts are `train`, `test`, `query` and `gallery` (with the distractors), those of `splits`; by default all but train.
@@ -76,20 +75,15 @@ def embed_collection(
     under the same names, and a part beside a part of another model. Under torchrun give `processes` (from
     `torchrun_processes`), and the same `out` in each process.
 
-    If the work is `shared`, machines that make the same call divide the shards among them by files in `out`, a folder that all
-    of them see or an address that fsspec knows, such as `s3://bucket/run`. They may start at any time and be killed at any
-    time, and each returns when all shards are there. The result stays in shards, `out/<part>/parts/00012.npy`, which
-    `read_embedded` reads as one array; without `shared`, the same call joins them. A shard has `shard_rows` images, by default
-    2,048, and more from 20 million images on.
+    With `shard=(3, 16)`, this call embeds every 16th shard, from the third on, into `out/<part>/parts`. Up to 16 machines make
+    such calls at any time, into a folder that all of them see or into folders that are copied into one; then the call without
+    it computes what is missing, and joins. A shard has 2,048 images, and more from 20 million images on.
 
     If `loading` skips broken images, each gets a row of NaN, a warning in the log, and True in the column `broken` of
     `items.parquet`; `read_embedded` leaves it out. A model that gives NaN is refused, so that no intact image is taken for a
-    broken one. `progress(part, done, total)` counts the rows of this process, or of all if they are shared; then
-    `on_shard(part, own, finished, total)` counts the shards of this process, the finished ones, and all.
+    broken one. `progress(part, done, total)` counts the rows of this process, and `note` gets sentences on the shards.
     """
-    if local_folder(out) is None and not shared:
-        raise ValueError(f"{out} is not a folder; embed into a folder, or share the work (--shared), also on one machine.")
-    storage = open_storage(out)
+    check_shard(shard)
     processes = processes or Processes()
     settings = {
         "model": embedder.fingerprint(),
@@ -99,28 +93,29 @@ def embed_collection(
         "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
         "normalize": repr(loading.normalize),
-        "at_least": loading.min_short_side,  # the key in run.json of earlier versions too, so that their runs can be resumed
+        "min_short_side": loading.min_short_side,
         "decoder": loading.decoder,
         "precision": precision or embedder.config.precision,
         "scales": list(scales),
     }
     parts = choose_parts(manifest, splits)
-    _check_other_parts(storage, parts, settings)
+    _check_other_parts(Path(out), parts, settings)
     forward = at_scales(embedder, scales)
-    folders: dict[str, Path | str] = {}
+    folders: dict[str, Path] = {}
     for part, members in parts.items():
+        folder = Path(out) / part
         images = manifest.split(*members)
-        record = _read_record(storage, part)
-        rows_of_shard = shard_rows or _int(record.get("shard_rows")) or _shard_rows(len(images))
-        fingerprint = settings | {"images": _digest(images, record.get("images"))}
-        embedded = EmbeddedImages(images, storage, part)
+        record = _read_record(folder)
+        rows_of_shard = _int(record.get("shard_rows")) or _shard_rows(len(images))
+        fingerprint = settings | {"images": manifest_digest(images)}
+        embedded = EmbeddedImages(images, folder)
         known = processes.rank == 0 and record.get("images") == fingerprint["images"]
-        # Machines that share unfinished work may each have a copy of the images, which all of them would hash.
-        ready = not shared or storage.size(f"{part}/{ITEMS}") is not None
-        if known and ready and (replaced := embedded.replaced()):
+        layout = ShardLayout(len(images), embedder.dim, rows_of_shard, np.dtype(dtype))
+        # Each process looks at its own shards only: machines may each have a copy of the images, which all of them would hash.
+        if known and (replaced := embedded.replaced(None if (folder / RESULT).exists() else layout.first_rows(folder, shard))):
             raise ValueError(
-                f"{storage.address(part)} has the embeddings of other images of the same names: {replaced}. Choose another "
-                f"folder, or delete it to start again."
+                f"{folder} has the embeddings of other images of the same names: {replaced}. Choose another folder, or delete "
+                f"it to start again."
             )
 
         def embed_rows(
@@ -133,40 +128,27 @@ def embed_collection(
             embeddings = embed(embedder, batches, device=device, precision=precision, forward=loading.before(forward))
             return _fill_broken(_refuse_nan(embeddings, embedded.images), waiting, embedder.dim)
 
-        folder = local_folder(out)
-        folders[part] = f"{os.fspath(out)}/{part}" if folder is None else folder / part
+        folders[part] = folder
         with ExitStack() as open_batches:  # if writing fails, the traceback keeps the batches alive, and they their workers
-            if folder is not None and (not shared or (folder / part / RESULT).is_file()):
-                result = write_embeddings(
-                    embed_rows,
-                    len(images),
-                    embedder.dim,
-                    folder / part,
-                    fingerprint=fingerprint,
-                    shard_rows=rows_of_shard,
-                    dtype=dtype,
-                    rank=processes.rank,
-                    world_size=processes.world_size,
-                    barrier=processes.barrier,
-                    progress=functools.partial(progress, part),
-                )
-                if processes.rank == 0:
-                    broken = np.flatnonzero(np.isnan(np.load(result, mmap_mode="r")[:, 0]))
-                    embedded.save(broken)
-                processes.barrier()
-            else:
-                if folder is not None:
-                    check_unlocked(folder / part, "embedding, without --shared, into", "wait for it to end, or stop it")
-                write_shared(
-                    embed_rows,
-                    ShardLayout(len(images), embedder.dim, rows_of_shard, np.dtype(dtype)),
-                    storage,
-                    part,
-                    fingerprint=fingerprint,
-                    write_items=embedded.save,
-                    progress=functools.partial(progress, part),
-                    on_shard=functools.partial(on_shard, part),
-                )
+            result = write_embeddings(
+                embed_rows,
+                len(images),
+                embedder.dim,
+                folder,
+                fingerprint=fingerprint,
+                shard_rows=rows_of_shard,
+                dtype=dtype,
+                rank=processes.rank,
+                world_size=processes.world_size,
+                barrier=processes.barrier,
+                shard=shard,
+                progress=functools.partial(progress, part),
+                note=note,
+            )
+        if shard is None:
+            if processes.rank == 0:
+                embedded.save(np.flatnonzero(np.isnan(np.load(result, mmap_mode="r")[:, 0])))
+            processes.barrier()
     return folders
 
 
@@ -178,22 +160,13 @@ def _int(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _read_record(storage: Storage, part: str) -> dict[str, Any]:
+def _read_record(folder: Path) -> dict[str, Any]:
     """The record of a part, to resume it; empty if there is none, or one that cannot be read, which is refused later."""
     try:
-        record = json.loads(storage.read(f"{part}/{RECORD}") or b"{}")
-    except ValueError:
+        record = json.loads(own_file(records(folder)[0]).read_bytes())
+    except (IndexError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _digest(images: Manifest, recorded: object) -> str:
-    """The hash of the images for the record, without the folder that they are in, which may be moved or copied.
-
-    That of an earlier version, with the folder, is kept if it is of the same images.
-    """
-    older = manifest_digest(images)
-    return older if recorded == older else manifest_digest(images, with_root=False)
 
 
 class _Hashing(io.RawIOBase):
@@ -210,9 +183,9 @@ class _Hashing(io.RawIOBase):
         return len(content)
 
 
-def manifest_digest(manifest: Manifest, *, with_root: bool = True) -> str:
-    """A hash of the images, their order, and the boxes that they are cropped to; and of the folder they are in, `with_root`."""
-    digest = hashlib.sha256(str(manifest.root.resolve()).encode() if with_root else b"")
+def manifest_digest(manifest: Manifest) -> str:
+    """A hash of the images, their order, and the boxes that they are cropped to; not of the folder, which may be moved."""
+    digest = hashlib.sha256()
     for name in ("path", "box"):
         if name in manifest.table.column_names:
             table = manifest.table.select([name])
@@ -221,17 +194,18 @@ def manifest_digest(manifest: Manifest, *, with_root: bool = True) -> str:
     return digest.hexdigest()
 
 
-def _check_other_parts(storage: Storage, parts: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def _check_other_parts(out: Path, parts: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Refuse a folder in which another part was embedded differently: queries are compared with the gallery beside them."""
     wanted = json.loads(json.dumps(settings))
+    del wanted["fingerprint"]  # of a part of the model, which is named
     for part in PARTS:
-        if part not in parts and storage.size(f"{part}/{ITEMS}") is not None:
-            record = OLDER_RECORDS | _read_record(storage, part) | {"fingerprint": wanted["fingerprint"]}
+        if part not in parts and (out / part / ITEMS).exists():
+            record = _read_record(out / part)
             differ = [key for key in wanted if record.get(key) != wanted[key]]
             if differ:
                 raise ValueError(
-                    f"{storage.address(part)} was embedded with another {' and '.join(differ)}, and parts of one folder are "
-                    f"compared with each other; choose another folder, or delete this one to start again."
+                    f"{out / part} was embedded with another {' and '.join(differ)}, and parts of one folder are compared "
+                    f"with each other; choose another folder, or delete this one to start again."
                 )
 
 

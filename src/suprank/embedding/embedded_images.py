@@ -6,11 +6,8 @@ out/test/contents/02048.npy    the bytes of those of the shard that begins with 
 
 from __future__ import annotations
 
-import io
 import logging
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +16,15 @@ from suprank.data.columns import PREFIX
 from suprank.data.contents import file_stamps, replaced_rows
 from suprank.data.manifest import Manifest
 from suprank.embedding.shards import ITEMS
+from suprank.files.atomic import own_file
+from suprank.files.binary import open_npy, write_npy
 from suprank.files.label_digest import label_digests
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Iterable
+    from pathlib import Path
 
-    from suprank.files.storage import Storage
+    from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 class EmbeddedImages:
     """The images of a part. `begin` is called before a shard is read, `note` as hashes come, and `save` at the end."""
 
-    def __init__(self, images: Manifest, storage: Storage, part: str) -> None:
-        self.images, self._storage, self._part = images, storage, part
+    def __init__(self, images: Manifest, folder: Path) -> None:
+        self.images, self._folder = images, folder
         self._contents = np.zeros((len(images), 4), np.int64)
         self._begun: dict[int, NDArray[np.int64]] = {}
 
@@ -46,35 +46,38 @@ class EmbeddedImages:
         """Note the hashes of rows, and save those of a shard with its last, before its embeddings are there to be saved."""
         self._contents[rows, 2:] = digests
         if (shard := self._begun.pop(int(rows[-1]), None)) is not None:
-            self._write(f"{shard[0]:05d}.npy", self._contents[shard])
+            self._write(self._file(shard[0]), self._contents[shard])
 
-    def replaced(self) -> str:
-        """How many images have other bytes than when they were embedded, and the first; "" if none. Older parts do not know."""
+    def replaced(self, shards: Iterable[int] | None = None) -> str:
+        """How many images have other bytes than when they were embedded, and the first; "" if none.
+
+        Only those of `shards` are looked at, if given: the first rows of shards that are there, of which none may be unknown.
+        """
+        files = sorted((self._folder / "contents").glob("*.npy")) if shards is None else [self._file(row) for row in shards]
+        if unknown := [file for file in files if not file.exists()]:
+            raise FileNotFoundError(
+                f"{unknown[0].parent} lacks {len(unknown):,} of {len(files):,} files, the first {unknown[0].name}, which tell "
+                f"the images of a shard; copy them with the shards, or delete the folder to start again."
+            )
         found: list[str] = []
-        for name in sorted(self._storage.sizes(f"{self._part}/contents")):
-            contents = np.load(io.BytesIO(self._storage.read(f"{self._part}/contents/{name}") or b""))
-            shard = self.images.take(np.arange(int(name[:-4]), int(name[:-4]) + len(contents)))
-            before = contents.copy()
+        for file in files:
+            before = np.array(open_npy(own_file(file)))
+            contents = before.copy()
+            shard = self.images.take(np.arange(int(file.stem), int(file.stem) + len(contents)))
             found += shard.paths.take(replaced_rows(shard, contents)).to_pylist()
             if (before != contents).any():
                 with suppress(OSError):  # a copy: the next time its files are not read again, if it can be written to
-                    self._write(name, contents)
+                    self._write(file, contents)
         return f"{len(found):,} of {len(self.images):,}, the first {found[0]}" if found else ""
 
     def save(self, broken: NDArray[np.int64]) -> None:
         """Write the rows, with a column for which images were broken, if any was; say so if labels are others than before."""
-        items = self.images
+        items, file = self.images, own_file(self._folder / ITEMS)
         if "broken" in items.table.column_names or len(broken):  # a column of an earlier run is replaced
             items = items.with_columns(broken=np.isin(np.arange(len(items)), broken))
-        with tempfile.TemporaryDirectory() as folder:
-            old, new = Path(folder) / f"old-{ITEMS}", Path(folder) / ITEMS
-            if (content := self._storage.read(f"{self._part}/{ITEMS}")) is not None:
-                old.write_bytes(content)
-                if other := self.other_labels(Manifest.read(old)):
-                    where = self._storage.address(self._part)
-                    _log.warning("%s: the labels (%s) are replaced by those of the manifest.", where, ", ".join(other))
-            items.save(new)
-            self._storage.write(f"{self._part}/{ITEMS}", new.read_bytes())
+        if file.exists() and (other := self.other_labels(Manifest.read(file))):
+            _log.warning("%s: the labels (%s) are replaced by those of the manifest.", self._folder, ", ".join(other))
+        items.save(file)
 
     def other_labels(self, items: Manifest) -> list[str]:
         """The levels at which the images have other labels than in these rows of the same images."""
@@ -84,7 +87,9 @@ class EmbeddedImages:
         )
         return [level for level in before | after if before.get(level) != after.get(level)]
 
-    def _write(self, name: str, contents: NDArray[np.int64]) -> None:
-        file = io.BytesIO()
-        np.save(file, contents)
-        self._storage.write(f"{self._part}/contents/{name}", file.getvalue())
+    def _file(self, first: int) -> Path:
+        return self._folder / "contents" / f"{first:05d}.npy"
+
+    def _write(self, file: Path, contents: NDArray[np.int64]) -> None:
+        file.parent.mkdir(exist_ok=True)
+        write_npy(file, contents)

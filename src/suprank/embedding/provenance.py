@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from suprank.embedding.shards import OLDER_RECORDS, RECORD, RESULT
+from suprank.embedding.shards import RECORD, RESULT
 from suprank.files.atomic import own_file
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _OF_VECTORS = {  # precision and decoders are left out: an image still finds its
 class Provenance:
     """The backbone and its number of parameters, the preprocessing of images (see `EmbedderConfig`), precision and scales; the
     fingerprint of the head that the embeddings went through, None without one; and that of the model before the head
-    (`Embedder.network_fingerprint`), None if an older version did not record it.
+    (`Embedder.network_fingerprint`), None if it is not known.
 
     Example:
         >>> run = Provenance("resnet50", 24_557_120, size=112, resize=0)
@@ -78,8 +78,7 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> Self | None:
-        """From its own `asdict`, or anything with the same entries; None if one is missing that all versions record."""
-        entries = {**OLDER_RECORDS, **entries}
+        """From its own `asdict`, or anything with the same entries; None if one is missing."""
         known = {field.name: entries[field.name] for field in fields(cls) if field.name in entries}
         return cls(**{**known, "scales": tuple(known["scales"])}) if len(known) == len(fields(cls)) else None
 

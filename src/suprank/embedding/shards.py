@@ -1,44 +1,46 @@
 """Writing the embeddings of millions of images into one `.npy`, shard by shard, so that an interruption costs one shard.
 
-    out/run.json           what is embedded, and how: a run is resumed only if all of it is the same
-    out/parts/00012.npy    a finished shard; removed once all are joined
-    out/embeddings.npy     the result, which exists only when it is complete
-    out/.lock              keeps a second process out while one is embedding; it stays, and means nothing by itself
+    out/run.json               what is embedded, and how: a run is resumed only if all of it is the same
+    out/parts/00012.npy        a finished shard; removed once all are joined
+    out/parts/3-of-16.json     the record of the process that embeds every 16th shard, from the third on
+    out/embeddings.npy         the result, which exists only when it is complete
+    out/.lock                  keeps a second process out while one is embedding; it stays, and means nothing by itself
+    out/parts/.lock-3-of-16    keeps a second process out of these shards
 
-Under torchrun the shards are distributed among the processes. A shard does not depend on the process that computes it, so a run
-may be resumed with another number of processes. Machines without a connection share a run by `shared_shards`.
+Under torchrun the shards are distributed among the processes; machines without a connection embed a fixed share each. A shard
+does not depend on the process that computes it, so a run may be resumed with another number of processes.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import logging
 import shutil
-from collections import deque
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from suprank.embedding.claims import CLAIMS
 from suprank.files.atomic import atomic_writer, own_file, write_atomically
-from suprank.files.binary import open_npy
-from suprank.files.locking import lock_folder
+from suprank.files.binary import open_npy, write_npy
+from suprank.files.locking import LOCK, lock_folder
 from suprank.files.records import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
 
     EmbedRows = Callable[[Iterator[NDArray[np.int64]]], Iterator[NDArray[Any]]]
 
-RESULT, RECORD, SHARDS, BROKEN, ITEMS = "embeddings.npy", "run.json", "parts", "broken", "items.parquet"
-OLDER_RECORDS = {"decoder": "pil", "head": None, "fingerprint": None}  # what records of older versions do not say
+RESULT, RECORD, SHARDS, ITEMS = "embeddings.npy", "run.json", "parts", "items.parquet"
+_WAY_OUT = "wait for it to end, or choose another folder"
+_SECONDS = 60  # for others to begin: each holds the lock of the folder for a moment
+
+_log = logging.getLogger(__name__)
 
 
 def write_embeddings(
@@ -53,7 +55,9 @@ def write_embeddings(
     rank: int = 0,
     world_size: int = 1,
     barrier: Callable[[], None] = lambda: None,
+    shard: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    note: Callable[[str], object] = _log.info,
 ) -> Path:
     """Write the embeddings of rows 0 to `count` − 1 into `out/embeddings.npy`, `[count, dim]`, and return its path.
 
@@ -66,29 +70,47 @@ def write_embeddings(
     with another fingerprint, a ValueError says which entries differ; if another process is embedding into it, a BlockingIOError
     says so at once. float16 rounds the finished embeddings, and halves the file.
 
-    Under torchrun, give `rank`, `world_size` and a `barrier`, and the same `out` in each process. `progress(done, total)`
-    counts the rows of this process, including those of earlier runs.
+    Under torchrun, give `rank`, `world_size` and a `barrier`, and the same `out` in each process. `shard=(3, 16)` embeds every
+    16th shard, from the third on, and joins nothing: 16 such calls may run at once, on machines that see one folder or copy
+    their folders into one, and the call without it embeds what is missing and joins. `progress(done, total)` counts the rows of
+    this process, including those of earlier runs, and `note` gets a sentence on how many shards were there, if any was.
     """
-    run = _ShardedRun(Path(out), ShardLayout(count, dim, shard_rows, np.dtype(dtype)))
-    run.layout.record(fingerprint)  # refuses what is impossible, before a folder is made
-    way_out = "wait for it to end, or choose another folder"
-    # The processes of one run share the folder: rank 0 holds the lock for all of them.
-    with lock_folder(run.out, "embedding into", way_out) if rank == 0 else nullcontext():
-        if rank == 0:
-            run.begin(fingerprint)
+    first, step = check_shard(shard)
+    layout = ShardLayout(count, dim, shard_rows, np.dtype(dtype))
+    run = _ShardedRun(Path(out), layout, layout.record(fingerprint))
+    shards = range(first, layout.shards, step)
+    # The processes of one torchrun share the folder: rank 0 holds the lock for all of them.
+    with run.begun(shard) if rank == 0 else nullcontext():
+        there = 0 if rank != 0 or run.finished() else len(shards) - len(run.missing(shards))
         barrier()  # the others wait for the record
         if rank != 0:
-            run.check_record(fingerprint)
+            run.check_record(run.out / RECORD)
         if not run.finished():
-            _embed_missing(run, embed_rows, range(rank, run.layout.shards, world_size), progress)
+            _embed_missing(run, embed_rows, shards[rank::world_size], progress)
             barrier()  # the parts of all are written
-            if rank == 0:
+            if rank == 0 and shard is None:
                 run.join()
+            if rank == 0 and (there or shard is not None):
+                which, joined = ("", ", joined") if shard is None else (f" of {shard[0]}/{shard[1]}", "")
+                counts = f"{there:,} of {len(shards):,} shards{which} were there, {len(shards) - there:,} computed now"
+                note(f"{run.out}: {counts}{joined}.")
         barrier()  # the result is there for all
-        if rank == 0:
-            for leftover in (SHARDS, BROKEN, CLAIMS):
-                shutil.rmtree(run.out / leftover, ignore_errors=True)
+        if rank == 0 and run.finished():
+            shutil.rmtree(run.out / SHARDS, ignore_errors=True)
     return run.out / RESULT
+
+
+def check_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
+    """The first shard of a share and the step to the next: all of them without one."""
+    i, n = shard or (1, 1)
+    if not 1 <= i <= n:
+        raise ValueError(f"shard=({i}, {n}) must be (i, n) with i from 1 to n, such as (3, 16).")
+    return i - 1, n
+
+
+def records(out: Path) -> list[Path]:
+    """The files with the record of a run: its own, and those that came with shards that were copied."""
+    return [file for file in (out / RECORD,) if file.exists()] + sorted((out / SHARDS).glob("*.json"))
 
 
 @dataclass(frozen=True)
@@ -117,23 +139,15 @@ class ShardLayout:
     def file_name(self, shard: int) -> str:
         return f"{shard:05d}.npy"
 
-    def file_bytes(self, shard: int) -> int:
-        """The size of the file of a shard that is complete."""
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": self.shape(shard)}
-        sink = io.BytesIO()
-        np.lib.format.write_array_header_1_0(sink, header)
-        return sink.tell() + len(self.rows(shard)) * self.dim * self.dtype.itemsize
-
     def shape(self, shard: int) -> tuple[int, int]:
         return len(self.rows(shard)), self.dim
 
-    def complete(self, sizes: Mapping[str, int]) -> NDArray[np.bool_]:
-        """Which shards are there as a whole, by the sizes of the files."""
-        found = np.zeros(self.shards, bool)
-        full, last = self.file_bytes(0), self.file_bytes(self.shards - 1)
-        for shard in range(self.shards):
-            found[shard] = sizes.get(self.file_name(shard)) == (last if shard == self.shards - 1 else full)
-        return found
+    def first_rows(self, out: Path, shard: tuple[int, int] | None) -> list[int]:
+        """The first row of each shard that is there, of those of this share."""
+        first, step = check_shard(shard)
+        there = {file.name for file in (out / SHARDS).glob("*.npy")}
+        numbers = range(first, self.shards, step)
+        return [self.rows(number).start for number in numbers if self.file_name(number) in there]
 
     def record(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         """The content of run.json, as JSON gives it back (tuples are lists), to compare it with a file."""
@@ -145,67 +159,75 @@ class ShardLayout:
         except TypeError as error:
             raise TypeError(f"fingerprint must hold text, numbers, lists and dictionaries of them ({error}).") from error
 
-    def check_record(self, content: bytes, fingerprint: Mapping[str, Any], folder: str) -> None:
-        """Raise a ValueError that names the differences if the record of the folder is of another run."""
-        try:
-            found = dict(json.loads(content))
-        except ValueError as error:
-            raise ValueError(f"{folder}/{RECORD} cannot be read ({error}); delete the folder or choose another.") from error
-        wanted = self.record(fingerprint)
-        if "decoder" in wanted:
-            found = OLDER_RECORDS | found | {"fingerprint": wanted.get("fingerprint")}  # another one has another "model" too
-        if "amp" in found and "precision" in wanted:
-            raise ValueError(
-                f"{folder} was embedded by an older suprank, whose record does not say how images were loaded. Choose "
-                f"another folder, or delete this one to start again; `suprank evaluate` reads it as it is, if it is complete."
-            )
-        if text := differences(wanted, found):
-            raise ValueError(
-                f"{folder} has the embeddings of another run: {text}. Choose another folder, or delete it to start again."
-            )
-
 
 @dataclass(frozen=True)
 class _ShardedRun:
-    """The folder of one run, and the names and sizes of what it holds."""
+    """The folder of one run, the names and sizes of what it holds, and its record."""
 
     out: Path
     layout: ShardLayout
+    record: dict[str, Any]
 
     def part(self, shard: int) -> Path:
         return self.out / SHARDS / self.layout.file_name(shard)
 
-    def begin(self, fingerprint: Mapping[str, Any]) -> None:
-        """Create the folder and its record, or check that they are of the same run."""
-        record = self.layout.record(fingerprint)
-        for file in (*self.out.iterdir(), *(self.out / SHARDS).glob("*")):
+    @contextmanager
+    def begun(self, shard: tuple[int, int] | None) -> Iterator[None]:
+        """Hold the lock of the folder, or of a share of the shards, with a record of this run in it."""
+        for file in (*self.out.glob("*"), *(self.out / SHARDS).glob("*")):
             own_file(file)
-        if any((self.out / CLAIMS).glob("*.json")):
-            raise BlockingIOError(
-                f"other machines are embedding into {self.out}: it has claims in {self.out / CLAIMS}. Add --shared to take "
-                f"part, or wait for them; if none is running any more, delete that folder."
-            )
-        if (self.out / RESULT).exists() and not (self.out / RECORD).exists():
-            raise ValueError(f"{self.out / RESULT} exists without a {RECORD} that describes it; choose another folder.")
-        (self.out / SHARDS).mkdir(parents=True, exist_ok=True)
-        if (self.out / RECORD).exists() and self._has_results():
-            self.check_record(fingerprint)
-        else:
-            write_atomically(self.out / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+        whole = lock_folder(self.out, "embedding into", _WAY_OUT, seconds=_SECONDS if shard else 1)
+        if shard is None:
+            with whole:
+                self._refuse_shares()
+                self._begin()
+                yield
+            return
+        name = f"{shard[0]}-of-{shard[1]}"
+        doing, lock = f"embedding shard {shard[0]}/{shard[1]} into", f"{LOCK}-{name}"
+        with lock_folder(self.out / SHARDS, doing, "wait for it to end", name=lock, seconds=1):  # others may look now
+            with whole:
+                self._begin(lock)
+                write_atomically(self.out / SHARDS / f"{name}.json", (self.out / RECORD).read_bytes())
+            yield
+
+    def _refuse_shares(self, own: str = "") -> None:
+        """Raise a BlockingIOError if another process embeds a share of the shards."""
+        for lock in (self.out / SHARDS).glob(f"{LOCK}-*"):
+            if lock.name != own:
+                with lock_folder(lock.parent, "embedding a share of the shards into", _WAY_OUT, name=lock.name):
+                    pass
+
+    def _begin(self, own: str = "") -> None:
+        """Write the record of the run, or check that those that are there are of the same run."""
+        record = (json.dumps(self.record, indent=2) + "\n").encode()
+        found = records(self.out)[: 1 if own else None]  # a thousand shares need not read each other's: who joins reads all
+        if (self.out / RESULT).exists() or any((self.out / SHARDS).glob("*.npy")):
+            if not found:
+                raise ValueError(f"{self.out} has embeddings without a {RECORD} that describes it; choose another folder.")
+            for file in found:
+                self.check_record(file)
+        elif any(file.read_bytes() != record for file in found):  # nothing to lose, unless somebody embeds
+            self._refuse_shares(own)
+            for file in records(self.out):
+                file.unlink()
+        if not (self.out / RECORD).exists():
+            write_atomically(self.out / RECORD, record)
+        (self.out / SHARDS).mkdir(exist_ok=True)
         for draft in self.out.glob(".*.tmp"):  # of a process that was killed
             draft.unlink()
 
-    def _has_results(self) -> bool:
-        """Whether there is work to lose: a run that was refused or stopped before its first shard leaves only a record."""
-        return (self.out / RESULT).exists() or any((self.out / SHARDS).glob("*.npy"))
-
-    def check_record(self, fingerprint: Mapping[str, Any]) -> None:
-        """Raise a ValueError that names the differences if the folder's record is of another run."""
+    def check_record(self, file: Path) -> None:
+        """Raise a ValueError that names the differences if a record is of another run."""
         try:
-            content = (self.out / RECORD).read_bytes()
-        except OSError as error:
-            raise ValueError(f"{self.out / RECORD} cannot be read ({error}); delete the folder or choose another.") from error
-        self.layout.check_record(content, fingerprint, str(self.out))
+            found = dict(json.loads(file.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file} cannot be read ({error}); delete the folder or choose another.") from error
+        if text := differences(self.record, found):
+            where = self.out if file.name == RECORD else file
+            raise ValueError(
+                f"{where} has the embeddings of another run: {text}. Choose another folder, or delete it to start again."
+            )
 
     def finished(self) -> bool:
         return _is_complete(self.out / RESULT, (self.layout.count, self.layout.dim), self.layout.dtype)
@@ -229,12 +251,8 @@ class _ShardedRun:
                 file.write(np.load(self.part(shard), allow_pickle=False).tobytes())
 
     def save(self, shard: int, rows: NDArray[Any]) -> None:
-        if np.isnan(rows[:, 0]).any():  # if machines share the rest, they look for broken images in the marked shards only
-            (self.out / BROKEN).mkdir(exist_ok=True)
-            (self.out / BROKEN / f"{shard:05d}").touch()
-        with atomic_writer(self.part(shard)) as file:
-            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(rows))
-            file.write(rows.data.cast("B"))  # np.save does not report a full disk as such
+        self.check_record(self.out / RECORD)  # where locks do not hold, the folder may have become that of another run
+        write_npy(self.part(shard), rows)
 
 
 def _embed_missing(run: _ShardedRun, embed_rows: EmbedRows, shards: range, progress: Callable[[int, int], None]) -> None:
@@ -248,50 +266,30 @@ def _embed_missing(run: _ShardedRun, embed_rows: EmbedRows, shards: range, progr
         progress(done, total)
 
     if missing:
-        embed_shards(run.layout, embed_rows, missing, save=run.save, advance=advance)
+        _embed_shards(run, embed_rows, missing, advance)
 
 
-def embed_shards(
-    layout: ShardLayout,
-    embed_rows: EmbedRows,
-    shards: Iterable[int],
-    *,
-    save: Callable[[int, NDArray[Any]], None],
-    advance: Callable[[int], None],
-) -> None:
-    """Embed one shard after the other and `save` each; `shards` may be decided while others are embedded.
+def _embed_shards(run: _ShardedRun, embed_rows: EmbedRows, shards: Sequence[int], advance: Callable[[int], None]) -> None:
+    """Embed one shard after the other and save each; `advance(rows)` counts rows as they come.
 
     `embed_rows` may ask for the rows of further shards before it yields those of the first, so that images are loaded ahead.
-    `advance(rows)` counts rows as they come.
     """
-    waiting: deque[int] = deque()
-    remaining = iter(shards)
-
-    def handed_out() -> Iterator[NDArray[np.int64]]:
-        for shard in remaining:
-            waiting.append(shard)
-            yield np.arange(layout.rows(shard).start, layout.rows(shard).stop)
-
-    stream = _Stream(embed_rows(handed_out()), layout.dim)
-    while stream.has_rows():
-        if not waiting:
-            raise ValueError("embed_rows yielded too many rows; it must yield one embedding for each row.")
-        shard = waiting.popleft()
+    layout = run.layout
+    stream = _Stream(embed_rows(np.arange(layout.rows(shard).start, layout.rows(shard).stop) for shard in shards), layout.dim)
+    for place, shard in enumerate(shards):
         rows = np.empty(layout.shape(shard), layout.dtype)
         filled = 0
         while filled < len(rows):
+            if not stream.has_rows():
+                left = sum(len(layout.rows(other)) for other in shards[place:]) - filled
+                raise ValueError(f"embed_rows stopped {left} rows before the end; it must yield one embedding for each row.")
             taken = stream.take(len(rows) - filled)
             rows[filled : filled + len(taken)] = taken
             filled += len(taken)
             advance(len(taken))
-        save(shard, rows)
-    waiting.extend(islice(remaining, 1))
-    if waiting:
-        raise _too_few(sum(len(layout.rows(shard)) for shard in waiting))
-
-
-def _too_few(rows: int) -> ValueError:
-    return ValueError(f"embed_rows stopped {rows} rows or more before the end; it must yield one embedding for each row.")
+        run.save(shard, rows)
+    if stream.has_rows():
+        raise ValueError("embed_rows yielded too many rows; it must yield one embedding for each row.")
 
 
 class _Stream:
@@ -313,9 +311,7 @@ class _Stream:
         return True
 
     def take(self, at_most: int) -> NDArray[Any]:
-        """From 1 to `at_most` rows."""
-        if not self.has_rows():
-            raise _too_few(at_most)
+        """From 1 to `at_most` rows, of those that there are."""
         taken, self.rest = self.rest[:at_most], self.rest[at_most:]
         return taken
 

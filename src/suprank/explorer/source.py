@@ -52,7 +52,6 @@ from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.atomic import own_file
 from suprank.files.binary import open_npy
 from suprank.files.reading import reading
-from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +97,6 @@ class Source:
         test set; the default is the manifest's own if it has one, else the first of `data.tests`. With `frozen`, the
         embeddings of the run's backbone before training are read; they have no recipe and no metrics log.
         """
-        check_local(folder)
         folder = Path(folder)
         if not folder.is_dir():
             raise FileNotFoundError(

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.files.atomic import atomic_writer, own_file
 from suprank.files.reading import reading
 from suprank.files.thrift import read_struct
 
@@ -39,6 +40,14 @@ def open_npy(path: Path, name: str | None = None) -> NDArray[Any]:
     with reading(name, ".npy file (np.save writes one)"), path.open("rb") as file:
         _check_npy(file, name, path.stat().st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def write_npy(path: Path, array: NDArray[Any]) -> None:
+    """Write the .npy file that np.save writes, atomically, and with an error if the disk is full: np.save may tell nothing."""
+    rows = np.ascontiguousarray(array)
+    with atomic_writer(own_file(path)) as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(rows))
+        file.write(rows.reshape(-1).view(np.uint8).data)
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

@@ -48,13 +48,6 @@ def lock_folder(folder: Path, doing: str, way_out: str, *, name: str = LOCK, sec
         lock.release()
 
 
-def check_unlocked(folder: Path, doing: str, way_out: str) -> None:
-    """Raise a `BlockingIOError`, as `lock_folder` does, if another process holds the lock of the folder now."""
-    if (folder / LOCK).is_file():
-        with lock_folder(folder, doing, way_out, seconds=1):  # others may be looking at this moment
-            pass
-
-
 def _holder(file: Path) -> str:
     """The process that wrote its name into the lock file. Windows does not let others read a locked file."""
     with suppress(OSError, UnicodeDecodeError):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from suprank.models.head import Head
     from suprank.models.hub import HubError
     from suprank.models.inference import embed, multiscale
-    from suprank.models.network_names import ALIASES
+    from suprank.models.networks import ALIASES
     from suprank.models.pca import Moments, pca_projection
     from suprank.models.pooling import GeM
     from suprank.models.weights import WeightsError
@@ -57,7 +57,7 @@ _MODULES = {
     "HubError": "hub",
     "embed": "inference",
     "multiscale": "inference",
-    "ALIASES": "network_names",
+    "ALIASES": "networks",
     "Moments": "pca",
     "pca_projection": "pca",
     "GeM": "pooling",

@@ -6,8 +6,7 @@ HF_HUB_OFFLINE and the others.
 
 from __future__ import annotations
 
-import shutil
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from threading import Thread
@@ -31,11 +30,9 @@ HUB_SECONDS = 5.0  # until the hub counts as out of reach
 CARD, GALLERY, REPORT = "README.md", "gallery.png", "report.json"
 """Files of a repository beside those of the embedder: the model card, its picture, and the metrics in full precision."""
 
-LOCAL_CACHE = Path(".cache", "huggingface", "download")
 """Where huggingface_hub keeps what it needs to resume a download into a folder. In a home folder, the folder above this one is
 the cache of all models, with the token of the user."""
 
-_CACHE_NOTES = {".gitignore", "CACHEDIR.TAG"}
 _LOG_IN = "`hf auth login`, or HF_TOKEN"
 
 
@@ -106,49 +103,6 @@ def has_embedder(name: str) -> bool:
         if isinstance(error.__cause__, LocalEntryNotFoundError):  # it may be a timm model, which is cached by other files
             return False
         raise
-
-
-def download_folder(
-    name: HubName, folder: str | PathLike[str], *, token: str | bool | None = None, force_download: bool = False
-) -> HubName:
-    """Download an embedder with its card into a folder, not into the cache; return the commit. An interrupted download goes on.
-
-    Only files of known names are downloaded, so that no code can be among them. `embedder.json` comes last.
-    """
-    from huggingface_hub import HfApi, hf_hub_download
-
-    with explain_errors(name):
-        info = HfApi(token=token).model_info(name.repo_id, revision=name.revision)
-        there = {sibling.rfilename for sibling in info.siblings or ()}
-        if SETTINGS not in there:
-            raise _not_an_embedder(name)
-        if WEIGHTS not in there:
-            raise _incomplete(name)
-        for file in (CARD, GALLERY, REPORT, WEIGHTS, SETTINGS):
-            if file in there:
-                hf_hub_download(
-                    name.repo_id,
-                    file,
-                    revision=info.sha,
-                    token=token,
-                    local_dir=str(folder),
-                    force_download=force_download,
-                    library_name="suprank",
-                    library_version=__version__,
-                )
-    for file in {GALLERY, REPORT} - there:  # of another revision that was downloaded before
-        (Path(folder) / file).unlink(missing_ok=True)
-    _remove_download_cache(Path(folder))
-    return HubName(name.repo_id, info.sha)
-
-
-def _remove_download_cache(folder: Path) -> None:
-    cache = folder / LOCAL_CACHE
-    shutil.rmtree(cache, ignore_errors=True)
-    if {file.name for file in cache.parent.glob("*")} <= _CACHE_NOTES:  # otherwise it is used for something else, too
-        shutil.rmtree(cache.parent, ignore_errors=True)
-        with suppress(OSError):
-            cache.parent.parent.rmdir()
 
 
 def check_token(repo_id: str, token: str | bool | None = None) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from suprank.models import hub
 from suprank.models.config import HubBackbone, ImageInput, Interpolation
 from suprank.models.hub_names import HubName
 from suprank.models.model_folder import SETTINGS
-from suprank.models.network_names import ALIASES, NetworkSource
 from suprank.models.weights import DownloadError, WeightsError, copy_state, load_weights
 from suprank.system import torchvision_operators
 from suprank.system.custom_code import HUB
@@ -25,6 +24,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
+
+
+class NetworkSource(NamedTuple):
+    """The timm network of an alias, and the timm weights that go into it."""
+
+    network: str
+    weights: str
+
+
+ALIASES = {  # the paper's backbones, with the weights its authors start from
+    "resnet18": NetworkSource("resnet18.tv_in1k", "resnet18.tv_in1k"),
+    "resnet34": NetworkSource("resnet34.tv_in1k", "resnet34.tv_in1k"),
+    "resnet50": NetworkSource("resnet50.tv_in1k", "resnet50.tv_in1k"),
+    "resnet101": NetworkSource("resnet101.tv_in1k", "resnet101.tv_in1k"),
+    "deit_small": NetworkSource("deit_small_patch16_224.fb_in1k", "deit_small_distilled_patch16_224.fb_in1k"),
+    "deit_base": NetworkSource("deit_base_patch16_224.fb_in1k", "deit_base_distilled_patch16_224.fb_in1k"),
+    "vit_base": NetworkSource("vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224.augreg_in21k"),
+}
 
 TIMM_CONFIG, TIMM_WEIGHTS = "config.json", ("model.safetensors", "pytorch_model.bin")
 """Files of a timm model on the Hub."""
@@ -135,7 +152,7 @@ def resolve_hub_backbone(name: str) -> tuple[str, HubBackbone]:
                 f"{name} is an embedder of suprank, not a timm backbone; load it with "
                 f"Embedder.from_pretrained({wanted.repo_id!r}), or name it where a model is asked for."
             )
-        raise ValueError(f"{name} is not a timm model: it has no {TIMM_CONFIG}; `suprank models list` lists timm's own names.")
+        raise ValueError(f"{name} is not a timm model: it has no {TIMM_CONFIG}; timm.list_models() has timm's own names.")
     pinned = HubName(wanted.repo_id, file.parent.name)
     try:
         settings, architecture, arguments = _read_timm_config(file)

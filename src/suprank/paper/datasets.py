@@ -1,4 +1,4 @@
-"""The paper's datasets: where they are found, how they are imported, and how large they are.
+"""The paper's datasets: where they are found, and how they are imported.
 
 A dataset is found as a manifest, DIR/sop.parquet or OUT/data/sop.parquet, or else as the folder that its authors publish, which
 is imported into OUT/data. DIR is never written to. A manifest in DIR takes precedence over one in OUT, and both over importing.
@@ -40,18 +40,6 @@ class MissingDataError(FileNotFoundError):
     """Datasets that were not found; the message has a paragraph for each, with the command that imports it."""
 
 
-class DatasetSize(NamedTuple):
-    """The size of a complete dataset, from which costs are estimated before there is a manifest.
-
-    `classes` are those of the training images by level, finest first; `test_images` are queries and gallery of all test sets.
-    """
-
-    title: str
-    train_images: int
-    classes: Mapping[str, int]
-    test_images: int
-
-
 class PaperDataset(NamedTuple):
     """A dataset of the paper, with the names that its raw folder usually has, and how the folder is recognized.
 
@@ -60,7 +48,6 @@ class PaperDataset(NamedTuple):
     """
 
     preset: str
-    size: DatasetSize
     folders: tuple[str, ...]
     markers: tuple[tuple[str, ...], ...]
     tests: tuple[str, ...] = ()
@@ -71,6 +58,10 @@ class PaperDataset(NamedTuple):
     def importer(self) -> Importer:
         """The importer of `suprank data import`."""
         return BENCHMARKS[self.preset]
+
+    @property
+    def title(self) -> str:
+        return self.importer.title.partition(":")[0]
 
     @property
     def import_command(self) -> str:
@@ -184,7 +175,7 @@ def create_start(
 
 def _import(dataset: PaperDataset, raw: Path | None, out: Path, note: Callable[[str], None]) -> dict[str, Path]:
     assert raw is not None, "find_all refuses what is missing"
-    note(f"importing {dataset.size.title} from {raw}")
+    note(f"importing {dataset.title} from {raw}")
     imported = dataset.importer(raw)
     for sentence in imported.sentences:
         note(sentence)
@@ -253,18 +244,9 @@ def _describe_missing(dataset: PaperDataset, data: Path | None) -> str:
             where = f"{wrong[0]} is not the folder of the dataset: it has no {', no '.join(dataset.missing_files(wrong[0]))}"
     page = next((line for line in dataset.importer.layout.splitlines() if line.startswith("Project page")), _LANDMARKS_PAGE)
     return (
-        f"{dataset.preset} ({dataset.size.title}) is missing: {where}. {page}. Put the folder {dataset.folders[0]} into "
+        f"{dataset.preset} ({dataset.title}) is missing: {where}. {page}. Put the folder {dataset.folders[0]} into "
         f"--data DIR, or import it yourself and put the manifest there: {dataset.import_command}"
     )
-
-
-def _size(preset: str, *, test_images: int, **train: int) -> DatasetSize:
-    """The size of a dataset: what its importer lists as published, completed by `train`, and the number of its test images."""
-    importer = BENCHMARKS[preset]
-    counts = {**importer.published["train"], **train}
-    images = counts.pop("images")
-    classes = dict(sorted(counts.items(), key=lambda level: -level[1]))
-    return DatasetSize(importer.title.partition(":")[0], images, classes, test_images)
 
 
 _INAT = ("inaturalist2018", "inaturalist_2018", "inat2018", "inat_2018", "inaturalist", "inat")
@@ -280,55 +262,22 @@ _LANDMARKS = tuple(
     )
 )
 
-# Genera: as the authors count them, by name. DyML's images: to the hundred, and not checked on the data, which we do not have.
-# H-GLDv2's test images: the paper counts 1.4 million with the training images, and GLDv2 has 1,129 queries.
 DATASETS: dict[str, PaperDataset] = {
     dataset.preset: dataset
     for dataset in (
-        PaperDataset(
-            "sop",
-            _size("sop", test_images=60_502),
-            ("Stanford_Online_Products", "sop", "online_products"),
-            (("Ebay_train.txt",), ("Ebay_test.txt",)),
-        ),
+        PaperDataset("sop", ("Stanford_Online_Products", "sop", "online_products"), (("Ebay_train.txt",), ("Ebay_test.txt",))),
         PaperDataset(
             "cub",
-            _size("cub", test_images=5_924),
             ("CUB_200_2011", "cub", "cub200", "cub_200"),
             (("images.txt", "images/001.Black_footed_Albatross"), ("images",)),
         ),
-        PaperDataset("inat-base", _size("inat-base", test_images=136_093), _INAT, _INAT_LISTS),
-        PaperDataset(
-            "inat-full",
-            _size("inat-full", test_images=136_093, genus=3_438),
-            _INAT,
-            (*_INAT_LISTS, ("categories.json", "train2018.json")),
-        ),
-        PaperDataset(
-            "dyml-vehicle",
-            _size("dyml-vehicle", test_images=103_700, images=343_100),
-            ("dyml_vehicle", "vehicle"),
-            _DYML_FILES,
-            tests=_DYML_TESTS,
-            named=True,
-        ),
-        PaperDataset(
-            "dyml-animal",
-            _size("dyml-animal", test_images=46_900, images=407_800),
-            ("dyml_animal", "animal"),
-            _DYML_FILES,
-            tests=_DYML_TESTS,
-            named=True,
-        ),
-        PaperDataset(
-            "dyml-product",
-            _size("dyml-product", test_images=1_500, images=747_100),
-            ("dyml_product", "product"),
-            (("train/label.csv",), ("mini-bmk_all_in_one/label.csv",)),
-        ),
+        PaperDataset("inat-base", _INAT, _INAT_LISTS),
+        PaperDataset("inat-full", _INAT, (*_INAT_LISTS, ("categories.json", "train2018.json"))),
+        PaperDataset("dyml-vehicle", ("dyml_vehicle", "vehicle"), _DYML_FILES, tests=_DYML_TESTS, named=True),
+        PaperDataset("dyml-animal", ("dyml_animal", "animal"), _DYML_FILES, tests=_DYML_TESTS, named=True),
+        PaperDataset("dyml-product", ("dyml_product", "product"), (("train/label.csv",), ("mini-bmk_all_in_one/label.csv",))),
         PaperDataset(
             "hgldv2",
-            _size("hgldv2", test_images=1_400_000 - 970_981 + 1_129),
             ("google-landmark", "google-landmarks", "google-landmarks-v2", "gldv2", "hgldv2", "h-gldv2"),
             _LANDMARKS,
             needs_start=True,

@@ -12,13 +12,13 @@ from suprank.experiments.runner import Display
 from suprank.paper.contents import Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
 from suprank.paper.datasets import Found, MissingDataError, find, find_all, prepare
 from suprank.paper.output import Output, Reproduced
+from suprank.paper.plan import PaperPlan
 from suprank.paper.runs import PaperRuns, Results, Training, read_comparisons
 from suprank.paper.small import SMALL_SETS, SmallSet, prepare_small, small_sets, small_training
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from suprank.paper.plan import PaperPlan
     from suprank.paper.studies import Study
 
 GROUPS = {"all": "", "tables": "tab:", "figures": "fig:"}
@@ -264,10 +264,11 @@ class Reproduction:
                 self.prepared[preset] = prepare(preset, self.data, self.out, note=display.note).overrides
 
     def plan(self) -> PaperPlan:
-        """Runs, hours, disk space and missing datasets; nothing is changed."""
-        from suprank.paper.plan import make_plan
-
-        return make_plan(self)
+        """The runs of each table and figure, which of them are finished, and which datasets are missing; nothing is changed."""
+        runs = self.runs
+        _ = runs.configs  # a wrong KEY=VALUE is refused
+        states = {one: [runs.state(one, seed) for seed in range(self.seeds)] for one in runs.trainings}
+        return PaperPlan({item.label: self.trainings(item) for item in self.items}, states, self.find_datasets())
 
     # Doing it
 

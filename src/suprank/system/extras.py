@@ -32,8 +32,8 @@ COMMANDS = {
 
 OPTIONAL = {
     "mteb": "all",
-    "open_clip": "encoders",
-    "sentence_transformers": "encoders",
+    "open_clip": "all",
+    "sentence_transformers": "all",
     "pymilvus": "servers",
 }
 """Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server."""
@@ -57,7 +57,7 @@ def required_extra(words: Sequence[str], missing: str = "") -> str:
     """The extra that a command needs, given its words after `suprank` and the module that is missing.
 
     Example:
-        >>> required_extra(["models", "list"]), required_extra(["models", "export", "birds"])
+        >>> required_extra(["models", "create"]), required_extra(["models", "export", "birds"])
         ('vision', 'export')
         >>> required_extra(["--version"])
         'vision'

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suprank.data.contents import file_stamps, hash_images, replaced_rows
-from suprank.files.atomic import atomic_writer
+from suprank.files.binary import write_npy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,7 @@ def save_contents(run: Path, images: Manifest) -> None:
     sample = np.unique(np.linspace(0, len(images) - 1, SAMPLE).astype(np.int64))
     contents = np.hstack([file_stamps(images), np.zeros((len(images), 2), np.int64)])
     contents[sample, 2:] = hash_images(images.take(sample))
-    with atomic_writer(run / FILE) as file:
-        np.save(file, contents)
+    write_npy(run / FILE, contents)
 
 
 def check_contents(run: Path, images: Manifest, on_message: Callable[[str], None]) -> None:

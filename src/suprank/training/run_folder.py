@@ -233,7 +233,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     if _git(folder, "rev-parse", "--is-inside-work-tree") != b"true":
         return None
     commit, branch = _git(folder, "rev-parse", "--verify", "HEAD"), _git(folder, "symbolic-ref", "--short", "HEAD")
-    diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary")
+    diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--binary")
     return {
         "commit": None if commit is None else commit.decode(),
         "branch": None if branch is None else branch.decode(errors="replace"),
@@ -285,7 +285,8 @@ def _version(package: str) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
     """The output of git; None if it fails, or is not installed."""
-    command = ["git", "-C", str(folder), *arguments]
+    # A repository from a stranger may name commands to run in its settings.
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(folder), *arguments]
     # Without optional locks git writes nothing, and does not disturb another git process.
     variables = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.files.sharded_array import Shards
-from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,9 +89,6 @@ class AdaptInput:
         levels: Sequence[str] = (),
     ) -> AdaptInput:
         """Read two folders of `suprank embed`, or two files with labels; see `adapt`."""
-        for place in (embeddings, test):
-            if place is not None:
-                check_local(place)
         path = Path(embeddings)
         other = None if test is None else Path(test)
         if not path.exists():

@@ -42,11 +42,9 @@ def embed(
     workers: int | None = None,
     device: str | None = None,
     on_broken: Literal["raise", "skip"] = "raise",
-    shared: bool = False,
-    shard_rows: int | None = None,
+    shard: tuple[int, int] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    on_shard: Callable[[str, int, int, int], None] | None = None,
-) -> dict[str, Path | str]:
+) -> dict[str, Path]:
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
 
     `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, `hf-hub:org/name` for either on the
@@ -54,10 +52,9 @@ def embed(
     with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is put on top of it. `manifest` is a `Manifest` or its
     file; `fill_gaps` puts a placeholder where a row of the file has a blank between two labels, and `label_separator` is what
     stands between several labels. What else is None is as the model was saved, or a sensible default. An interrupted call
-    continues where it stopped. Under torchrun the processes share the images. If the work is `shared`, so do all machines that
-    make the same call, through files in `out`, which may be an address such as `s3://bucket/run`, too; the result stays in
-    shards of `shard_rows` images. `progress(split, done, total)` is called as images are embedded, on rank 0 only, and
-    `on_shard(split, own, finished, total)` with the numbers of shards of shared work.
+    continues where it stopped. Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th
+    shard of 2,048 images, from the third on; once all 16 are there, in one folder, the call without it joins them, and computes
+    what is missing. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -94,11 +91,10 @@ def embed(
             precision=precision,
             scales=tuple(scales),
             dtype=dtype,
-            shared=shared,
-            shard_rows=shard_rows,
+            shard=shard,
             processes=processes,
             progress=progress if first and progress is not None else _no_progress,
-            on_shard=on_shard if first and on_shard is not None else _no_progress,
+            note=_log.info,
         )
 
 

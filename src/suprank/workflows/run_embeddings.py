@@ -245,7 +245,6 @@ def _refresh(out: Path, config: TrainConfig, name: str) -> str:
     from suprank.embedding.parts import PARTS, embedded_parts
     from suprank.embedding.query_gallery import column
     from suprank.embedding.shards import ITEMS
-    from suprank.files.storage import FolderStorage
 
     if not Path(config.data.manifest if name == OWN else config.data.tests[name]).is_file():
         return ""  # gone, or drawn by suprank itself, always the same
@@ -259,7 +258,7 @@ def _refresh(out: Path, config: TrainConfig, name: str) -> str:
         images = manifest.split(*splits) if splits else manifest.take([])
         if any(column(images, name) != column(items, name) for name in ("path", "box")):
             return "other images than those of the manifest"
-        embedded = EmbeddedImages(images, FolderStorage(out), part)
+        embedded = EmbeddedImages(images, out / part)
         if replaced := embedded.replaced():
             return f"images that were replaced since ({replaced})"
         if embedded.other_labels(items):

@@ -119,8 +119,7 @@ def test_settle_begins_goes_on_and_says_when_nothing_is_left(project, opened):
     assert lines[-1] == "all disagreements are resolved; write the tree with `suprank hierarchy export p --out DIR`"
     assert len(final.log()) == 3
     write_branch(project, "carl", ANNA)  # a third annotator changes nothing: final knows its two
-    former_name = "settle"
-    assert "of anna and ben" in done("hierarchy", "agree", "p", f"--{former_name}", "--port", 0).stdout
+    assert "of anna and ben" in done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout
     assert "started from anna and ben" in refused("hierarchy", "agree", "p", "anna", "carl", "--adjudicate", "--port", 0)
 
 

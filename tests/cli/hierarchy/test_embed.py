@@ -68,7 +68,7 @@ def test_a_missing_package_names_its_extra(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    assert capsys.readouterr().err == 'suprank: this needs open_clip, which is not installed; pip install "suprank[encoders]"\n'
+    assert capsys.readouterr().err == 'suprank: this needs open_clip, which is not installed; pip install "suprank[all]"\n'
 
 
 def test_spelling_does_not_wait_for_torch():

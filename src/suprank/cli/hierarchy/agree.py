@@ -36,7 +36,6 @@ def agree(
     adjudicate: Annotated[
         bool, typer.Option("--adjudicate", help="Serve the page on which disagreements are decided, into the branch final.")
     ] = False,
-    settle: Annotated[bool, typer.Option(hidden=True, help="Former name of --adjudicate.")] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="With --adjudicate: start final again, while nobody has worked on it.")
     ] = False,
@@ -58,7 +57,6 @@ def agree(
     suprank hierarchy agree landmarks anna ben --list disagreements.csv
     suprank hierarchy agree landmarks --adjudicate
     """
-    adjudicate = adjudicate or settle
     if as_json and adjudicate:
         raise typer.BadParameter("--json prints statistics and --adjudicate opens a page; give one of the two.")
     if restart and not adjudicate:
