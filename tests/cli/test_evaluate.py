@@ -167,12 +167,6 @@ def test_parquet_may_hold_embeddings_and_labels_in_one_file():
     assert Report.load("parquet.json") == Report.load("npy.json")
 
 
-def test_labels_may_be_an_integer_array():
-    np.save("labels.npy", np.array([0, 1, 0, 1]))
-    result = invoke("q.npy", "--labels", "labels.npy", "--metric", "AP")
-    assert cells(result.stdout)["AP"] == ["45.83"]
-
-
 def test_the_report_is_what_the_library_computes(folder):
     evaluated(
         "--k",
@@ -288,13 +282,6 @@ def test_a_comparison_says_in_json_what_was_tested():
     shown = [line.split()[0] for line in result.stdout.splitlines() if line.endswith(("better", "unclear", "same"))]
     assert shown == [row["metric"] for row in found["rows"]], "every tested row is shown"
     assert f"Holm-corrected for {len(shown)} rows." in found["test"] + "."
-
-
-def test_a_comparison_with_other_queries_is_refused():
-    evaluated("--out", "old.json", "--per-query", "--id", "image")
-    write("q.csv", ["a.jpg", "b.jpg", "c.jpg", "e.jpg"], SPECIES, GENUS)
-    output = refusal("q.npy", "--labels", "q.csv", "--against", "old.json", "--id", "image")
-    assert "the reports have other queries: query 3 is e.jpg and d.jpg" in output
 
 
 @pytest.mark.parametrize("extension", ["trec", "json", "csv"])

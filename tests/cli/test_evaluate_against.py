@@ -328,25 +328,6 @@ def test_another_collection_of_the_same_shape_is_refused(tmp_path, monkeypatch):
     assert "the reports have other queries, or the same in another order: their classes differ at label" in error
 
 
-def test_the_same_ids_with_other_labels_are_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = saved("before", ["id,label", *(f"{row},{row // 4}" for row in range(40))], "--id", "id")
-    saved("after", ["id,label", *(f"{row},{row % 10}" for row in range(40))], "--id", "id")
-    assert "the reports have other labels: their classes differ at label" in refused(
-        *EVALUATE, *before, "--against", "after.json"
-    )
-
-
-def test_a_report_on_the_finest_level_is_not_compared_with_one_on_a_coarser_level(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = ["id,label_fine,label_coarse", *(f"{row},{row // 4},{row // 8}" for row in range(40))]
-    saved("both", rows, "--id", "id")
-    coarse = saved("coarse", rows, "--id", "id", "--level", "coarse")
-    assert "the reports are on coarse and on fine and coarse, so that R@1 is" in refused(
-        *EVALUATE, *coarse, "--against", "both.json"
-    )
-
-
 def test_folders_without_ids_are_matched_by_path(tmp_path, root):
     done(*EVALUATE, "embedded", "--per-query", "--out", tmp_path / "shuffled.json")
     error = refused(*EVALUATE, "one", "--against", tmp_path / "shuffled.json")

@@ -55,13 +55,6 @@ def test_the_gap_and_both_bounds_by_hand():
     assert "4 queries, 4 items in batches of 1, shuffled with seed 0" in output
 
 
-def test_one_batch_of_all_images_has_no_gap():
-    output = done("evaluate", "q.npy", "--labels", "q.csv", "--id", "image", "--gap", 4).stdout
-    assert numbers(output, "mean over batches") == numbers(output, "over all items") == [45.83]
-    assert numbers(output, "decomposability gap") == [0]
-    assert numbers(output, "without L_DG (eq:upperBound)") == [0, 0]
-
-
 def test_the_page_on_evaluation_shows_what_is_printed():
     page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
     names = {}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from suprank.cli.main import main
-from suprank.experiments import ExperimentStopped, plots, runner, slurm
-from tests.cli.collection import done, invoke, refused
+from suprank.experiments import plots, runner, slurm
+from tests.cli.collection import done, refused
 from tests.experiments.runs import trainer_command
 
 
@@ -57,32 +57,6 @@ def test_a_sweep_runs_all_and_writes_table_and_figure(monkeypatch):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_is_finished_is_not_run_again_and_further_values_are_added():
-    done("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s", "--jobs", 2)
-    result = done("sweep", "r.toml", "loss.weight=0.5,0.8", "--out", "s")
-    assert "1 of 2 runs are finished already" in result.stderr
-    assert [begun(f"loss.weight={value},seed=0") for value in ("0.1", "0.5", "0.8")] == [1, 1, 1]
-    done("sweep", "r.toml", "loss.weight=0.9", "--out", "s", "--quiet")
-    rows = Path("s/table.md").read_text().splitlines()[2:]
-    assert [row.split(" | ")[0] for row in rows] == ["| 0.1", "| 0.5", "| 0.8", "| 0.9"]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_run_that_fails_is_shown_and_resumed_when_the_command_is_given_again():
-    command = ("sweep", "r.toml", "loss.weight=0.1,0.6,0.8", "--out", "s")
-    result = invoke(*command)
-    assert result.exit_code == 1
-    assert "loss.weight=0.6,seed=0 ended with exit code 1" in result.stderr
-    assert "the disk is full" in result.stderr
-    assert "1 of 3 runs failed" in result.stderr
-    assert "| 0.6 | 0 of 1 | – | – |" in Path("s/table.md").read_text()
-    Path("repaired").touch()
-    done(*command)
-    assert [begun(f"loss.weight={value},seed=0") for value in ("0.1", "0.6", "0.8")] == [1, 2, 1]
-    assert "–" not in Path("s/table.md").read_text()
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_metrics_can_be_chosen_later_without_running_anything():
     done("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s", "--quiet")
     done("sweep", "r.toml", "--out", "s", "--collect", "--metric", "ap/group")
@@ -124,34 +98,6 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made():
     assert "nothing to collect" in refused("sweep", "r.toml", "--collect", "--out", "s")
     assert "metric" in refused("sweep", "r.toml", "--metric", "nonsense", "--out", "s")
     assert not Path("s").exists()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_other_settings_in_the_same_folder_are_refused_by_name():
-    done("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s", "--quiet")
-    output = refused("sweep", "r.toml", "loss.weight=0.7", "batch.size=64", "--out", "s")
-    assert "batch.size was 256 and is 64" in output
-    Path("r.toml").write_text('[data]\nmanifest = "glyphs"\n[loss]\nname = "roadmap"\ntau = 0.02\n')
-    assert "loss.tau was 0.01 and is 0.02" in refused("sweep", "r.toml", "loss.weight=0.7", "--out", "s")
-    assert not Path("s/loss.weight=0.7,seed=0").exists()
-
-
-def test_a_folder_in_which_another_sweep_works_is_refused(folder):
-    Path("s").mkdir()
-    with runner.lock_experiment(folder / "s"):
-        assert "is running a sweep or comparison" in refused("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s")
-
-
-def test_stopping_says_how_to_go_on(monkeypatch):
-    def stopped(*arguments, **options):
-        raise ExperimentStopped(15)
-        yield
-
-    monkeypatch.setattr(runner, "run_tasks", stopped)
-    result = invoke("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s")
-    assert result.exit_code == 143
-    assert "stopped by SIGTERM" in result.stderr
-    assert "same command again" in result.stderr
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -1,7 +1,6 @@
 """Images as a network takes them."""
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from suprank.data.transforms import (
     train_transform,
     v2,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 def picture(width, height, seed=0):

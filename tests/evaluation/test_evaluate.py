@@ -121,13 +121,6 @@ def test_where_h_ap_prefers_coarse_items_its_upper_bound_moves_fine_items_up_and
     assert moved["smooth"][1] < 0 < moved["smooth"][0]
 
 
-def test_h_ap_by_hand_with_two_fine_items():
-    report = evaluate(**query_and_list(1, 2, 2))  # relevance ½ for the coarse item, 1/2 for each of the fine ones
-    assert report["H-AP"] == pytest.approx(1)
-    report = evaluate(**query_and_list(1, 2), decay=2)  # relevance ¼, 1
-    assert report["H-AP"] == pytest.approx((0.25 + (1 + 0.25) / 2) / 1.25)
-
-
 def test_asi_by_hand():
     report = evaluate(**query_and_list(1, 2, 0, 2))  # ideal 2 2 1: SI(1) = 0, SI(2) = 1/2, SI(3) = 2/3
     assert report["ASI"] == pytest.approx((0 + 1 / 2 + 2 / 3) / 3)
@@ -280,20 +273,6 @@ def test_distractors_never_raise_a_metric_and_leave_far_ones_without_effect(seed
     assert after["AP"] < before["AP"]
 
 
-@pytest.mark.parametrize(("queries", "items", "dim"), [(9, 0, 5), (9, 200, 5), (70, 65, 33)])
-def test_half_precision_storage_is_float32_of_the_same_values(queries, items, dim):
-    collection = random_collection(0, queries, items, dim, copies=items // 4)
-    half, half_gallery = torch.tensor(collection.embeddings).half(), items and torch.tensor(collection.gallery).half()
-
-    def evaluated(kind):
-        gallery = kind(half_gallery) if items else None
-        return evaluate(kind(half), collection.labels, gallery, collection.gallery_labels, per_query=True)
-
-    expected = evaluated(torch.Tensor.float)
-    for kind in (lambda stored: stored, lambda stored: stored.numpy(), torch.Tensor.double):
-        assert_same(evaluated(kind), expected)
-
-
 def test_the_length_of_an_embedding_is_irrelevant():
     collection = random_collection(1, 30, 100, 9)
     before = collection.evaluated()
@@ -324,12 +303,6 @@ def test_metrics_without_a_level_are_those_of_the_finest():
     report = random_collection(0).evaluated()
     for key in [*FLAT, *(name.format(k) for name in FLAT_AT_K for k in KS)]:
         np.testing.assert_array_equal(report.per_query[key], report.per_query[f"{key}/label0"])
-
-
-def test_every_value_is_between_0_and_1():
-    report = random_collection(0, 40, 300, classes=20, depth=4).evaluated(decay=1.0)
-    for key, values in report.per_query.items():
-        assert ((values >= 0) & (values <= 1 + 1e-12) | np.isnan(values)).all(), key
 
 
 @ORDERINGS
@@ -396,22 +369,6 @@ def test_the_number_of_threads_changes_no_bit(ordering):
                     assert_same(collection.evaluated(), before)
         finally:
             torch.set_num_threads(1)
-
-
-def test_top_k_alone_gives_what_the_full_ranking_does_with_heavy_ties():
-    generator = torch.Generator().manual_seed(0)
-    collection = random_collection(0, 50, 400, 4, classes=4, depth=2)
-    collection.embeddings = torch.randint(-1, 2, (50, 4), generator=generator).float().tolist()
-    collection.gallery = torch.randint(-1, 2, (400, 4), generator=generator).float().tolist()
-    collection.normalize = False
-    whole = collection.evaluated(ks=(1, 64, 400, 401))
-    keys = [key for key in whole if "@" in key and "mAP@R" not in key]
-    for key in keys:
-        alone = collection.evaluated(metrics=[key])
-        np.testing.assert_allclose(alone.per_query[key], whole.per_query[key], atol=1e-12, err_msg=key)
-    some = collection.evaluated(metrics=keys, memory_budget=1)
-    for key in keys:
-        np.testing.assert_allclose(some.per_query[key], whole.per_query[key], atol=1e-12, err_msg=key)
 
 
 def test_when_metrics_look_at_the_top_only_nothing_else_is_ranked(monkeypatch):
@@ -541,12 +498,6 @@ def test_one_item_ranked_against_itself_has_no_value(labels):
     assert set(report.without_positives.values()) == {1}
 
 
-@pytest.mark.parametrize("labels", [[5], [[5, 1]], [[5, 1, 0]]])
-def test_one_query_and_one_item_of_its_class_are_perfect(labels):
-    report = evaluate(-torch.ones(1, 3), labels, torch.ones(1, 3), labels, ks=(1,))
-    assert set(report.values.values()) == {1}
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("metrics", [None, ["R@1", "H-P@1", "H-R@1", "P@1/overall"]])
 def test_queries_without_any_positive_have_no_value_and_are_counted(depth, metrics):
@@ -558,24 +509,12 @@ def test_queries_without_any_positive_have_no_value_and_are_counted(depth, metri
         assert list(report.without_positives.values()) == [3] * depth
 
 
-def test_a_gallery_without_any_label_has_no_positives():
-    report = evaluate(torch.ones(2, 2), [[0, 0], [1, 0]], torch.ones(70, 2), [[-1, -1]] * 70, memory_budget=1)
-    assert all(math.isnan(value) for value in report.values.values())
-
-
 def test_a_query_labeled_at_the_coarse_level_only_is_judged_there():
     labels, gallery_labels = [[-1, 0]], [[-1, 0], [3, 0], [4, 1], [-1, -1]]
     report = evaluate(torch.ones(1, 2), labels, torch.ones(4, 2), gallery_labels)
     assert math.isnan(report["AP"])
     assert report["AP/label1"] == report["AP/overall"] == report["wAP"] == pytest.approx((1 / 3 + 2 / 4) / 2)
     assert report.without_positives == {"label0": 1, "label1": 0}
-
-
-def test_a_single_class_is_perfect_whatever_the_order():
-    report = evaluate(
-        torch.randn(70, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(70, dtype=torch.long), ks=(1, 69)
-    )
-    assert list(report.values.values()) == pytest.approx([1] * len(report))
 
 
 def test_embeddings_that_are_all_equal_put_the_worst_items_first():
@@ -785,16 +724,6 @@ def test_a_report_of_one_level_has_these_keys_and_no_others():
     assert sorted(report) == sorted(expected)
 
 
-def test_a_report_goes_through_a_file(tmp_path):
-    embeddings = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
-    labels = [[row // 2, row // 4] for row in range(48)]
-    report = evaluate(embeddings, labels, ids=[f"image {i}" for i in range(48)], per_query=True, intervals=True)
-    assert report.query_ids.tolist()[:2] == ["image 0", "image 1"]
-    assert set(report.intervals) == set(report)
-    report.save(tmp_path / "report.json")
-    assert Report.load(tmp_path / "report.json")["AP"] == report["AP"]
-
-
 def test_intervals_are_those_of_the_report_and_need_no_values_per_query():
     collection = random_collection(0)
     found, without = (collection.evaluated(intervals=True, per_query=kept) for kept in (True, False))
@@ -883,10 +812,7 @@ def test_products_beyond_float32_are_refused():
     ("changes", "kind", "match"),
     [
         ({"embeddings": torch.eye(3)}, ValueError, "embeddings have 3 dimensions and the gallery 4"),
-        ({"embeddings": torch.ones(3)}, ValueError, r"embeddings has shape \(3,\).*2-D"),
         ({"embeddings": torch.ones(3, 4, dtype=torch.long)}, TypeError, "embeddings holds torch.int64.*floating-point"),
-        ({"embeddings": [[1.0]] * 3}, TypeError, "embeddings is <class 'list'>"),
-        ({"embeddings": torch.empty(0, 4)}, ValueError, r"embeddings is empty"),
         ({"gallery": torch.empty(0, 4), "gallery_labels": np.empty((0, 2), int)}, ValueError, r"gallery is empty"),
         ({"gallery_labels": None}, ValueError, "a gallery was given without gallery_labels.*give them"),
         ({"gallery": None}, ValueError, "gallery_labels were given without a gallery"),
@@ -910,16 +836,12 @@ def test_products_beyond_float32_are_refused():
         ({"gallery_labels": [[0, 0], [1, 0], [2, 1], [3, -1]]}, ValueError, "label0=3 has no parent: its label1 is -1 in 1"),
         ({"device": "meta"}, ValueError, "device='meta' is not supported.*use 'cpu' or 'cuda'"),
         ({"ks": (0,)}, ValueError, r"ks=\(0,\) must be integers of at least 1"),
-        ({"ks": (1, -3)}, ValueError, r"ks=\(1, -3\)"),
         ({"ks": (1.5,)}, ValueError, r"ks=\(1.5,\)"),
         ({"ks": (True,)}, ValueError, r"ks=\(True,\)"),
         ({"ks": ("10",)}, ValueError, r"ks=\('10',\)"),
         ({"metrics": "R@1"}, TypeError, r"metrics='R@1' must be a sequence of names; write \['R@1'\]"),
         ({"metrics": []}, ValueError, "metrics is empty"),
-        ({"metrics": ["R@0"]}, ValueError, "k=0 must be an integer of at least 1"),
-        ({"metrics": ["recal@1"]}, ValueError, "unknown metric 'recal@1'; the nearest name is recall, and that is refused"),
         ({"metrics": ["NMI"]}, ValueError, "'NMI' is refused"),
-        ({"metrics": [1]}, TypeError, "a metric is named by text"),
         ({"metrics": ["AP/genus"]}, ValueError, "AP/genus names .*label0, label1"),
         ({"metrics": ["H-AP/label0"]}, ValueError, "H-AP looks at all levels at once"),
         ({"level_names": ["a"]}, ValueError, r"level_names=\['a'\] must be 2 different name\(s\)"),

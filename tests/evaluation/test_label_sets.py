@@ -77,22 +77,6 @@ def test_every_metric_equals_a_plain_loop(depth):
             assert report.per_query[key][query] == pytest.approx(expected[key], abs=1e-12, nan_ok=True), key
 
 
-def test_ap_equals_scikit_learns_on_the_matrix_of_what_meets():
-    from sklearn.metrics import average_precision_score
-
-    torch.manual_seed(0)
-    embeddings, labels = torch.randn(50, 4), random_sets(50)
-    member = torch.zeros(50, 6).scatter(1, labels[:, 0] + 1, 1)[:, 1:]  # −1 goes into column 0
-    meets = member @ member.T > 0
-    unit = torch.nn.functional.normalize(embeddings.double())
-    report = evaluate(embeddings, labels, per_query=True, progress=False)
-    others = ~torch.eye(50, dtype=torch.bool)
-    for query in range(50):
-        truth, scores = meets[query][others[query]], (unit @ unit[query])[others[query]]
-        if truth.any():
-            assert report.per_query["AP"][query] == pytest.approx(average_precision_score(truth, scores), abs=1e-12)
-
-
 @settings(max_examples=25)
 @given(seed=st.integers(0, 1000), depth=st.integers(1, 3), extra=st.integers(1, 2))
 def test_sets_of_one_label_are_that_label(seed, depth, extra):

@@ -47,15 +47,6 @@ def with_positives(report, lists):
 
 
 @SEEDS
-@pytest.mark.parametrize("items", [0, 90])
-def test_ap_is_scikit_learns(seed, items):
-    metrics = pytest.importorskip("sklearn.metrics")
-    _, report, lists = judged(seed, items)
-    for query, scores, levels in with_positives(report, lists):
-        assert report.per_query["AP"][query] == pytest.approx(metrics.average_precision_score(levels, scores), abs=1e-12)
-
-
-@SEEDS
 @pytest.mark.parametrize("depth", [1, 3])
 def test_ndcg_is_scikit_learns_over_the_whole_list_with_gains_for_relevance(seed, depth):
     metrics = pytest.importorskip("sklearn.metrics")
@@ -129,12 +120,6 @@ def test_the_protocol_dml_is_pytorch_metric_learnings_with_its_default_k():
 
 
 # ranx
-
-
-@pytest.fixture(scope="module")
-def ranx():
-    with uncompiled():
-        return pytest.importorskip("ranx")
 
 
 def ranx_values(ranx, lists, gains, metrics):
@@ -211,13 +196,3 @@ def test_flat_metrics_are_torchmetrics(seed):
             expected[f"mAP@{k}"] = retrieval.retrieval_average_precision(preds, target, top_k=k) * found / min(k, number)
         for key, value in expected.items():
             assert report.per_query[key][query] == pytest.approx(float(value), abs=1e-6), key
-
-
-@SEEDS
-def test_ndcg_is_torchmetrics_with_gains_for_targets(seed):
-    retrieval = pytest.importorskip("torchmetrics.functional.retrieval")
-    _, report, lists = judged(seed, items=40, depth=3)
-    for query, scores, levels in with_positives(report, lists):
-        preds, target = torch.tensor(scores) - scores.min() + 1, torch.tensor(2**levels - 1)
-        theirs = retrieval.retrieval_normalized_dcg(preds, target)
-        assert report.per_query["NDCG"][query] == pytest.approx(float(theirs), abs=1e-6)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 
 import numpy as np
 import pytest
@@ -113,12 +112,6 @@ def test_labels_judged_in_blocks_are_those_of_one_block(monkeypatch):
         }
 
 
-@pytest.fixture(scope="module")
-def ranx():
-    with uncompiled():
-        return pytest.importorskip("ranx")
-
-
 def judged_lists(queries=12, items=30):
     """Random lists and judgments without tied scores, on which libraries differ; every query has a relevant item."""
     rng = np.random.default_rng(0)
@@ -129,26 +122,6 @@ def judged_lists(queries=12, items=30):
         relevant = rng.permutation(items)[: int(rng.integers(1, 8))]
         judged[f"q{query}"] = {f"d{item}": int(rng.integers(1, 4)) for item in relevant}
     return scored, judged
-
-
-def slow_measures(run, qrels):
-    """Means over queries of measures in their textbook form, from the lists a run iterates over."""
-    relevance_of = {query: dict(judged) for query, judged in qrels}
-    totals = dict.fromkeys(("map", "ndcg_burges", "mrr", "hit_rate@3", "r-precision"), 0.0)
-    for query, ranked in run:
-        relevance = relevance_of[query]
-        found = [relevance.get(item, 0) for item, _ in ranked]
-        places = [place for place, value in enumerate(found, 1) if value]
-        dcg, ideal = (
-            sum((2**value - 1) / math.log2(place + 1) for place, value in enumerate(values, 1))
-            for values in (found, sorted(relevance.values(), reverse=True))
-        )
-        totals["map"] += sum(count / place for count, place in enumerate(places, 1)) / len(relevance)
-        totals["ndcg_burges"] += dcg / ideal
-        totals["mrr"] += 1 / places[0] if places else 0
-        totals["hit_rate@3"] += any(found[:3])
-        totals["r-precision"] += sum(value > 0 for value in found[: len(relevance)]) / len(relevance)
-    return {name: total / len(run) for name, total in totals.items()}
 
 
 @pytest.mark.parametrize("how", ["json", "dict", "trec"])
@@ -169,7 +142,7 @@ def test_ranx_leaves_queries_without_positives_out_as_evaluate_does(ranx, tmp_pa
 
 
 @pytest.mark.parametrize(("extension", "kind"), [("trec", "trec"), ("run", "trec"), ("txt", "trec"), ("json", "json")])
-def test_ranx_reads_our_files_and_measures_what_we_hold(ranx, tmp_path, extension, kind):
+def test_ranx_reads_our_files(ranx, tmp_path, extension, kind):
     scored, judged = judged_lists()
     run, qrels = RankingRun.from_dict(scored), Qrels.from_dict(judged)
     run.save(tmp_path / f"run.{extension}")
@@ -177,11 +150,8 @@ def test_ranx_reads_our_files_and_measures_what_we_hold(ranx, tmp_path, extensio
     with uncompiled():
         theirs_run = ranx.Run.from_file(str(tmp_path / f"run.{extension}"), kind=kind)
         theirs_qrels = ranx.Qrels.from_file(str(tmp_path / f"qrels.{extension}"), kind=kind)
-        expected = slow_measures(run, qrels)
-        theirs = ranx.evaluate(theirs_qrels, theirs_run, list(expected))
     assert {query: dict(found) for query, found in theirs_run.to_dict().items()} == scored
-    assert theirs == pytest.approx(expected)
-    assert all(0 < value < 1 for value in expected.values())
+    assert {query: dict(found) for query, found in theirs_qrels.to_dict().items()} == judged
 
 
 def test_we_read_the_files_that_ranx_writes(ranx, tmp_path):

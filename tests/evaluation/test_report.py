@@ -360,11 +360,6 @@ def test_a_missing_field_is_named(report, tmp_path):
         Report.load(tmp_path / "report.json")
 
 
-def test_a_missing_file_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        Report.load(tmp_path / "report.json")
-
-
 def test_values_per_query_that_are_missing_or_of_another_report_are_refused(tmp_path):
     for name, value in (("one", 0.1), ("two", 0.2)):
         report_of({"AP": [value, value]}).save(tmp_path / f"{name}.json")
@@ -420,12 +415,6 @@ def test_without_classes_intervals_are_over_queries_if_there_are_enough(queries)
     assert list(found.intervals) == (list(report) if queries >= 8 else [])
     assert found.settings["intervals"]["unit"]["level"] == "query"
     assert f"{queries} are too few" in found.table() or queries >= 8
-
-
-def test_intervals_survive_saving(tmp_path):
-    report = report_of({"AP": [0.1, 0.4, 0.9] * 3, "NDCG": [NAN] * 9}).with_intervals()
-    report.save(tmp_path / "report.json")
-    assert Report.load(tmp_path / "report.json") == report
 
 
 def test_a_report_of_means_cannot_have_intervals_or_be_compared(report):

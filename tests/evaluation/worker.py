@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed
-import torch.multiprocessing
 from torch.utils.data import DistributedSampler
 
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.gap import decomposability_gap
 from suprank.evaluation.torchmetrics_adapter import RetrievalMetrics
+from tests.together import run_together
 
 COUNT = 151
 SMALL = 150_000  # bytes: several blocks of several queries
@@ -179,20 +179,7 @@ def process(rank: int, world: int, folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-def main(folder: Path, *worlds: str) -> int:
-    """Forked, so that imports, which take longer than all that is evaluated, happen once."""
-    torch.set_num_threads(1)
-    context = torch.multiprocessing.get_context("fork")
-    started = [
-        context.Process(target=process, args=(rank, world, folder)) for world in map(int, worlds) for rank in range(world)
-    ]
-    for one in started:
-        one.start()
-    for one in started:
-        one.join()
-    return max(abs(one.exitcode) for one in started)
-
-
 def command_line() -> None:
-    """`main` with the arguments of a command."""
-    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
+    """Processes that compute into a folder: the arguments are its path, and numbers of processes."""
+    folder, *worlds = sys.argv[1:]
+    sys.exit(run_together(process, [(rank, world, Path(folder)) for world in map(int, worlds) for rank in range(world)]))

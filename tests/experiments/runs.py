@@ -1,5 +1,6 @@
 """What the tests of experiments share: runs of the stand-in, recipes in files, configs, and outcomes that were never run."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,19 @@ def begun(task):
 def process_of(task):
     """Of one that stays."""
     return int((task.folder / "staying").read_text())
+
+
+def exit_code(process):
+    wait_until(lambda: process.poll() is not None)
+    return process.poll()
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def until_staying(*tasks):

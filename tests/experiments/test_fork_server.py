@@ -16,7 +16,7 @@ from suprank.experiments.fork_server import ForkServer
 from suprank.experiments.runner import lock_experiment
 from suprank.system import custom_code
 from suprank.training.recipe import to_toml
-from tests.experiments.runs import some_tasks
+from tests.experiments.runs import exit_code, is_alive, some_tasks
 from tests.training.runs import pictures, recipe
 from tests.waiting import wait_until
 
@@ -101,19 +101,6 @@ def shared_server():
 
 def a_task(name="one", *overrides, recipe="mine.toml"):
     return Task.create(name, recipe, overrides, Path.cwd() / "runs")
-
-
-def exit_code(process):
-    wait_until(lambda: process.poll() is not None)
-    return process.poll()
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def parent_of(pid):

@@ -29,6 +29,7 @@ from suprank.experiments.runner import lock_experiment
 from suprank.experiments.worker_processes import optional_pool
 from suprank.system import custom_code
 from suprank.training.recipe import to_toml
+from tests.experiments.runs import exit_code, is_alive
 from tests.training.runs import pictures, recipe
 from tests.waiting import wait_until
 
@@ -107,19 +108,6 @@ def pool(monkeypatch):
 
 def a_task(order="", name="one", *overrides):
     return Task.create(name, order or "nothing", overrides, Path.cwd() / "runs")
-
-
-def exit_code(process):
-    wait_until(lambda: process.poll() is not None)
-    return process.poll()
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def staying(pool, order, **options):

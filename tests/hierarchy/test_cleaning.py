@@ -17,7 +17,7 @@ from suprank.hierarchy.cleaning_rules import (
     choosers,
     text_removal_reason,
 )
-from suprank.hierarchy.project import BusyError, Project
+from suprank.hierarchy.project import Project
 from suprank.hierarchy.recipe import CleanRecipe, StopText, read_recipe
 from tests.hierarchy.branches import landmarks, plain, write_branch
 
@@ -205,14 +205,6 @@ def test_nothing_to_clean_is_refused(tmp_path):
         clean_labels(landmarks(tmp_path / "a", {("train", 1): []}), CleanRecipe())
     with pytest.raises(ValueError, match="has neither items nor labels"):
         clean_labels(plain(tmp_path / "b", {}, ("label", "group")), CleanRecipe())
-
-
-def test_a_locked_project_is_left_as_it_was(project):
-    impatient = Project(project.folder, busy_seconds=0.05)
-    with project.transaction(), pytest.raises(BusyError):
-        clean_labels(impatient, rules(project))
-    assert outcomes(project) == {}
-    assert "clean" not in project.steps()
 
 
 def test_text_rules_begin_with_whole_words_whatever_the_case():

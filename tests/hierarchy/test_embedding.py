@@ -9,7 +9,7 @@ from suprank.hierarchy import embedding as module
 from suprank.hierarchy.clustering import cluster_labels
 from suprank.hierarchy.embedding import LabelEmbeddings, embed_labels, read_embedding, read_vectors
 from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.project import BusyError, Project
+from suprank.hierarchy.project import Project
 from suprank.hierarchy.recipe import read_recipe
 from tests.hierarchy.labeled import PLACES, labeled, relabel
 
@@ -197,14 +197,6 @@ def test_a_full_disk_leaves_neither_file_nor_row(project, monkeypatch):
     assert row_counts(project) == [0, 1]
     monkeypatch.undo()
     assert embed_labels(project).fresh
-
-
-def test_a_locked_project_is_told_and_the_rerun_works(project):
-    impatient = Project(project.folder, busy_seconds=0.05)
-    with project.transaction(), pytest.raises(BusyError, match="somebody else"):
-        embed_labels(impatient)
-    assert row_counts(project) == [0, 1]
-    assert embed_labels(impatient).fresh
 
 
 def test_labels_that_change_meanwhile_are_noticed(project, monkeypatch):

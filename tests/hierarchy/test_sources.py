@@ -13,7 +13,7 @@ from suprank.data import Manifest
 from suprank.files.locking import LOCK, lock_folder
 from suprank.hierarchy.create import create_project
 from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.project import BusyError, FullError, Project
+from suprank.hierarchy.project import FullError, Project
 from suprank.hierarchy.recipe import ItemsRecipe, read_recipe
 from suprank.hierarchy.sources import labels_from_rows, read_items, read_labels, read_manifest_labels
 from suprank.hierarchy.text import label_key
@@ -245,10 +245,3 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, there):
     with pytest.raises(FullError, match="nothing was saved"):
         create_project(folder, read_recipe("plain"), many)
     assert [file.name for file in folder.iterdir()] == [LOCK] if there else not folder.exists()
-
-
-def test_a_locked_project_says_so(tmp_path):
-    project = create_project(tmp_path / "p", read_recipe("plain"), labels_from_rows([("jay", 1, "")])).project
-    impatient = Project(project.folder, busy_seconds=0.05)
-    with project.transaction(), pytest.raises(BusyError, match="nothing was saved"), impatient.transaction():
-        pass

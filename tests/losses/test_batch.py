@@ -145,24 +145,6 @@ def test_scores_are_float32_for_half_precision_and_float64_for_float64(dtype, pr
     assert mixed.scores.dtype == precise
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_embeddings_are_scored_as_their_float32_values(dtype):
-    embeddings, labels = batch("unequal classes", dtype=dtype)
-    assert torch.equal(
-        RetrievalBatch.from_embeddings(embeddings, labels).scores,
-        RetrievalBatch.from_embeddings(embeddings.float(), labels).scores,
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_autocast_does_not_touch_the_scores(dtype):
-    embeddings, labels = batch("unequal classes", dtype=torch.float32)
-    outside = RetrievalBatch.from_embeddings(embeddings, labels).scores
-    with torch.autocast("cpu", dtype=dtype):
-        inside = RetrievalBatch.from_embeddings(embeddings, labels).scores
-    assert torch.equal(inside, outside)
-
-
 def test_large_and_small_embeddings_have_the_scores_of_their_directions():
     embeddings, labels = batch("unequal classes", dtype=torch.float32)
     expected = RetrievalBatch.from_embeddings(embeddings, labels).scores

@@ -71,14 +71,6 @@ def test_means_over_different_numbers_of_queries_and_pairs_are_divided_at_the_en
     assert_same(loss, *batch("some without a fine label"), chunk=3)
 
 
-def test_gradients_of_finite_differences():
-    embeddings, labels = batch("three levels")
-    loss = SupHAP(tau=0.05)
-    assert torch.autograd.gradcheck(
-        lambda values: collection_loss(loss, values, labels, chunk=3), embeddings.requires_grad_(), fast_mode=True
-    )
-
-
 def test_the_value_may_be_scaled_added_and_differentiated_by_an_optimizer():
     embeddings, labels = batch("three levels")
     loss = build("ROADMAP", labels).double()

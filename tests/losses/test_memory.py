@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.losses import PairCalibration, SimilarityMixup, SupAP, SupHAP
+from suprank.losses import PairCalibration, SupAP, SupHAP
 from suprank.losses.memory import EmbeddingMemory
 from suprank.ranking import chunked
 from tests import reference
@@ -266,18 +266,6 @@ def test_a_loss_against_a_memory_equals_the_equation_on_its_items(name):
     else:
         expected = slow_loss_of_lists(name, lists, 3)
     assert value.item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", ITEM_LOSSES)
-def test_a_memory_of_this_batch_alone_gives_the_loss_within_the_batch(name):
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    ids = torch.tensor([30, 4, 17, 9, 22, 11, 5, 8])
-    memory = EmbeddingMemory(100, DIM, 3)
-    memory.add(embeddings, labels, ids)
-    found = memory.contents()
-    loss = SimilarityMixup(ITEM_LOSSES[name]())  # which leaves references alone
-    against = loss(embeddings, labels, ref_emb=found.embeddings, ref_labels=found.labels, ids=ids, ref_ids=found.ids)
-    torch.testing.assert_close(against, ITEM_LOSSES[name]()(embeddings, labels))
 
 
 # Refusals

@@ -165,15 +165,6 @@ def test_the_gradient_is_autograds_through_a_matrix_of_mixed_similarities():
 # Random numbers
 
 
-def test_a_seed_reproduces_the_loss_and_calls_differ():
-    embeddings, labels = batch("equal classes")
-    loss = SimilarityMixup(PairCalibration())
-    first, second = seeded(loss, embeddings, labels).item(), loss(embeddings, labels).item()
-    assert first != second
-    assert seeded(loss, embeddings, labels).item() == first
-    assert loss(embeddings, labels).item() == second
-
-
 def test_every_precision_and_default_draws_the_same():
     embeddings, labels = batch("equal classes", dtype=torch.float32)
     expected = seeded(SimilarityMixup(SupAP()), embeddings.double(), labels).item()
@@ -183,14 +174,6 @@ def test_every_precision_and_default_draws_the_same():
         assert seeded(SimilarityMixup(SupAP()), embeddings.double(), labels).item() == expected
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.gpu
-def test_a_gpu_draws_what_the_cpu_draws():
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    expected = seeded(SimilarityMixup(SupHAP()), embeddings, labels)
-    found = seeded(SimilarityMixup(SupHAP()), embeddings.cuda(), labels.cuda())
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
 # What is left alone
@@ -223,12 +206,6 @@ def test_it_goes_beside_proxies_in_a_combination():
     expected = 0.75 * seeded(SimilarityMixup(SupHAP()), embeddings, labels) + 0.25 * proxies(embeddings, labels)
     assert found.item() == pytest.approx(expected.item())
     assert {"SimilarityMixup", "ProxySoftmax", "queries_without_positives", "loss"} == set(loss.log)
-
-
-def test_half_precision_is_mixed_in_float32():
-    embeddings, labels = batch("equal classes", dtype=torch.bfloat16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert mixed(embeddings, labels).scores.dtype == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.distributed.nn.functional
-import torch.multiprocessing
 from pytorch_metric_learning.losses import MultiSimilarityLoss
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from suprank.losses import BlackBoxAP, SupAP, gather, happier, roadmap
+from tests.together import run_together
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-loops.md"
 ROWS, INPUTS, DIM = 12, 6, 4
@@ -179,17 +179,7 @@ def process(rank: int, world: int, folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-def main(folder: Path, *worlds: int) -> int:
-    torch.set_num_threads(1)
-    context = torch.multiprocessing.get_context("fork")
-    started = [context.Process(target=process, args=(rank, world, folder)) for world in worlds for rank in range(world)]
-    for one in started:
-        one.start()
-    for one in started:
-        one.join()
-    return max(abs(one.exitcode) for one in started)
-
-
 def command_line() -> None:
-    """`main` with the arguments of a command."""
-    sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    """Processes that compute into a folder: the arguments are its path, and numbers of processes."""
+    folder, *worlds = sys.argv[1:]
+    sys.exit(run_together(process, [(rank, world, Path(folder)) for world in map(int, worlds) for rank in range(world)]))

@@ -14,7 +14,6 @@ from suprank.ranking import (
     at_least,
     average_precision,
     average_precision_at,
-    common_level,
     exponential_gain,
     heaviside,
     hierarchical_average_precision,
@@ -22,14 +21,12 @@ from suprank.ranking import (
     hierarchical_recall_at,
     hit_rate_at,
     ideal_dcg,
-    ignoring,
     ndcg,
     ranks,
     recall_at,
     tree_relevance,
     weighted_ap_relevance,
 )
-from suprank.system import torchvision_operators
 from tests import reference
 from tests.ranking.random_rankings import PLENTY, SOME, random_ranking, rankings
 
@@ -235,28 +232,6 @@ def test_h_ap_is_the_weighted_sum_of_aps_under_property_ones_relevance(drawn, we
         assert found[query].item() == pytest.approx(aps / total if total else math.nan, nan_ok=True)
 
 
-@PLENTY
-@given(drawn=rankings(deepest=1))
-def test_h_ap_is_ap_where_there_is_one_level(drawn):
-    scores, level = drawn
-    relevance = tree_relevance(level, dtype=torch.float64)
-    expected = [reference.average_precision(s, levels) for s, levels in zip(scores.tolist(), level.tolist(), strict=True)]
-    found = hierarchical_average_precision(exact(scores, level, relevance), relevance)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), equal_nan=True)
-
-
-@PLENTY
-@given(drawn=rankings(deepest=1, tied=False), cut=st.integers(1, 12))
-def test_h_precision_is_precision_where_there_is_one_level(drawn, cut):
-    scores, level = drawn
-    relevance = tree_relevance(level, dtype=torch.float64)
-    found = hierarchical_precision_at(exact(scores, level, relevance), relevance, cut)
-    for query, (s, levels) in enumerate(zip(scores.tolist(), level.tolist(), strict=True)):
-        top = reference.in_order(s, levels)[:cut]
-        share = sum(levels[j] for j in top) / cut if reference.positives(levels) else math.nan
-        assert found[query].item() == pytest.approx(share, nan_ok=True)
-
-
 # Other libraries, on scores that are negative as often as not and classes of unequal size
 
 
@@ -319,48 +294,6 @@ def test_a_smooth_cut_counts_places_in_the_measure_and_in_its_ideal(drawn, k, ta
         torch.testing.assert_close(ap, average_precision_at(binary, drawn.level > 0, k), equal_nan=True)
 
 
-@SOME
-@given(drawn=rankings(tied=False, lowest=0, deepest=1), cut=st.integers(1, 12))
-def test_recall_is_torchmetrics_up_to_its_denominator_and_its_sign_of_scores(drawn, cut):
-    torchvision_operators.declare()  # before torchmetrics imports torchvision
-    from torchmetrics.functional.retrieval import retrieval_recall
-
-    found = recall_at(exact(*drawn), drawn.level > 0, cut)
-    for query, (s, levels) in enumerate(zip(drawn.scores, drawn.level.long(), strict=True)):
-        count = int(levels.sum())
-        if count:
-            # torchmetrics never counts an item of score 0 or less as found, and divides by all positives.
-            shifted = retrieval_recall(s - s.min() + 1, levels, top_k=cut).item()
-            assert found[query].item() == pytest.approx(shifted * count / min(cut, count), rel=1e-6)
-
-
-def unequal_classes(seed):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.tensor([0] * 9 + [1] * 2 + [2] * 5 + [3] * 3 + [4])[torch.randperm(20, generator=generator)]
-    embeddings = torch.nn.functional.normalize(torch.randn(20, 6, generator=generator), dim=-1)
-    return embeddings, labels
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # faiss's binding, on import
-@pytest.mark.parametrize("seed", range(3))
-def test_ap_and_map_at_r_are_pytorch_metric_learnings(seed):
-    pytest.importorskip("faiss")
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-
-    embeddings, labels = unequal_classes(seed)
-    metrics = ("mean_average_precision", "mean_average_precision_at_r", "precision_at_1")
-    theirs = AccuracyCalculator(include=metrics, k=19, device=torch.device("cpu")).get_accuracy(embeddings, labels)
-    scores = embeddings @ embeddings.T
-    assert (scores < 0).float().mean() > 0.3
-    level = ignoring(common_level(labels), torch.arange(20))
-    found, positive = exact(scores, level), level > 0
-    ap, ap_at_r = average_precision(found, positive), average_precision_at(found, positive, positive.sum(-1))
-    assert ap.isnan().sum() == 1, "the singleton has no positive, and is left out"
-    assert ap.nanmean().item() == pytest.approx(theirs["mean_average_precision"], rel=1e-5)
-    assert ap_at_r.nanmean().item() == pytest.approx(theirs["mean_average_precision_at_r"], rel=1e-5)
-    assert hit_rate_at(found, positive, 1).nanmean().item() == pytest.approx(theirs["precision_at_1"], rel=1e-5)
-
-
 # Laws
 
 
@@ -408,16 +341,6 @@ def test_exact_measures_lie_between_zero_and_one(drawn, cut):
     for value in values:
         assert ((value >= 0) & (value <= 1 + 1e-12) | value.isnan()).all()
         assert torch.equal(value.isnan(), ~positive.any(-1))
-
-
-@PLENTY
-@given(drawn=rankings(), seed=st.integers(0, 99))
-def test_the_order_of_the_items_is_irrelevant_to_every_measure(drawn, seed):
-    order = torch.randperm(drawn.scores.shape[1], generator=torch.Generator().manual_seed(seed))
-    before = measures_of(drawn.scores, drawn.level, SupStep())
-    after = measures_of(drawn.scores[:, order], drawn.level[:, order], SupStep())
-    for name, value in before.items():
-        torch.testing.assert_close(after[name], value, equal_nan=True, rtol=1e-12, atol=1e-12)
 
 
 @SOME

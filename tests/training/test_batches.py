@@ -23,8 +23,6 @@ from tests.data.pictures import encoded, smooth
 from tests.training.runs import start_process
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-
 
 def collection(root, classes=6, images=4, broken=()):
     """Classes c0, c1, ... two to a group, of pictures of several sizes; a further test image comes first."""
@@ -114,17 +112,6 @@ def test_labels_that_are_no_tree_finest_first_are_warned_of(tmp_path, caplog, le
     TrainBatches.from_config(recipe(batch={"size": 4}), Manifest.from_columns(ordered, root=tmp_path))
     assert "training labels of" in caplog.text
     assert ("finest first" if levels[0] == "group" else "under two parents") in caplog.text
-
-
-@given(
-    one=st.tuples(*[st.integers(0, 2**31 - 1)] * 4),
-    place=st.integers(0, 3),
-    other=st.integers(0, 2**31 - 1),
-)
-def test_every_number_of_a_place_changes_its_seed(one, place, other):
-    changed = (*one[:place], other, *one[place + 1 :])
-    assert (derive_seed(*one) == derive_seed(*changed)) == (one == changed)
-    assert 0 <= derive_seed(*one) < 2**63
 
 
 def test_epochs_and_places_and_seeds_see_different_crops(tmp_path):

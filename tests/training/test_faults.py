@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from suprank.data import Manifest
@@ -114,18 +112,6 @@ def test_a_signal_after_the_last_evaluation_finds_the_run_finished(manifest, pla
     assert result.stop_signal is None
     assert set(result.reports) == {"test"}
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
-
-
-@settings(max_examples=2, deadline=None)
-@given(steps=st.sets(st.integers(1, 9), min_size=2, max_size=4))
-def test_any_number_of_interruptions_changes_nothing(manifest, plain, tmp_path_factory, steps):
-    folder = tmp_path_factory.mktemp("interrupted") / "run"
-    for step in sorted(steps):
-        number = random.Random(step).choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-        stopping = Recorder(on_step_end=at_step(step, lambda number=number: signalled(number)))
-        assert train(recipe(manifest), folder, resume=True, callbacks=stopping).stop_signal == number
-    assert train(recipe(manifest), folder, resume=True).stop_signal is None
-    assert_as_if_nothing_had_happened(folder, plain)
 
 
 SGD = {"name": "sgd", "lr": 0.05}

@@ -4,8 +4,6 @@ import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from suprank.losses.memory import EmbeddingMemory
@@ -136,16 +134,6 @@ def test_chunks_give_the_gradients_of_one_pass_where_nothing_is_random(exact, na
     expected = with_one_graph(model, images(), BATCH, name)
     check_close(found(exact, model, forward_at_once, images(), name), expected, 1e-12)
     check_close(found(exact, model, forward_in_chunks(chunk), images(), name), expected, 1e-10)
-
-
-@settings(max_examples=15, deadline=None)
-@given(chunk=st.integers(1, BATCH + 3), name=st.sampled_from(list(LOSSES)))
-def test_any_chunk_gives_the_gradients_of_one_graph(chunk, name):
-    fabric = engine.Fabric(accelerator="cpu", devices=1, precision="64-true")
-    model = made(Noisy, fabric)
-    check_close(
-        found(fabric, model, forward_in_chunks(chunk), images(), name), with_one_graph(model, images(), chunk, name), 1e-10
-    )
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 6])

@@ -177,14 +177,6 @@ def test_a_parameter_that_its_network_fixes_is_never_made_to_learn(monkeypatch):
     assert learning.embedder.backbone.net.pos_embed.grad is None
 
 
-def test_statistics_of_batchnorm_move_unless_they_are_frozen():
-    for frozen in (True, False):
-        learning = learner(config(model={**RESNET, "freeze_batchnorm": frozen}))
-        before = learned(learning)
-        steps(learning, 1)
-        assert ("model backbone.net.conv1.1.running_mean" in changed(before, learned(learning))) == (not frozen)
-
-
 def test_long_gradients_are_shortened_and_short_ones_left():
     plain = {"name": "sgd", "lr": 0.1, "momentum": 0.0, "schedule": "constant"}
     lengths, norms = {}, {}

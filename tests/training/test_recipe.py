@@ -72,14 +72,6 @@ def test_paths_of_extended_files_are_relative_to_the_file_and_of_several_the_lat
     assert (config.loss.weight, config.loss.tau) == (0.4, 0.02)
 
 
-def test_two_ways_to_one_file_are_no_circle():
-    written("base.toml", SMALLEST)
-    written("one.toml", 'extends = "base.toml"\n[loss]\nweight = 0.3\n')
-    written("two.toml", 'extends = "base.toml"\n[loss]\ntau = 0.02\n')
-    config = read_recipe(written("mine.toml", 'extends = ["one.toml", "two.toml"]\n'))
-    assert (config.loss.weight, config.loss.tau) == (0.3, 0.02)
-
-
 def test_a_recipe_of_ones_own_can_extend_a_shipped_one():
     config = read_recipe(written("mine.toml", 'extends = "cub/roadmap"\n[data]\nmanifest = "birds.csv"\n'))
     assert config == read_recipe("cub/roadmap", ["data.manifest=birds.csv"])

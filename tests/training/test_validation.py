@@ -4,8 +4,6 @@ import functools
 import json
 import logging
 import pickle
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +11,7 @@ import torch
 
 import suprank
 from suprank.data import Manifest, Normalize
-from suprank.evaluation import Report, evaluate
-from suprank.evaluation.report_comparison import LABELS
+from suprank.evaluation import Report
 from suprank.evaluation.units import TRAINING, same_classes
 from suprank.explorer.findings import evaluate_source
 from suprank.training.config import TrainConfig
@@ -25,7 +22,6 @@ from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
 from tests.training.runs import start_process
 
-ROOT = Path(__file__).parents[2]
 SIDE = 32
 
 
@@ -202,13 +198,6 @@ def test_a_run_and_its_evaluation_afterwards_speak_of_the_same_classes_and_train
         assert found.sentence() == trained.sentence()
     assert "classes that the model has not seen" in trained.sentence()
     assert found.compare(trained, ["AP"])["AP"].queries == trained.queries
-
-
-def test_levels_that_are_not_evaluated_are_kept_as_classes(tmp_path, photos):
-    run, _ = trained_run(tmp_path, photos, every=0)
-    done("evaluate", run, "--level", "class", "--device", "cpu", "--per-query", "--out", tmp_path / "r.json", "-q")
-    found = Report.load(tmp_path / "r.json")
-    assert (found.levels, list(found.classes)) == (("class",), ["class", "group"])
 
 
 @pytest.mark.parametrize(
@@ -414,18 +403,3 @@ def test_two_processes_find_what_one_finds_and_call_the_network_equally_often(fo
     assert one == other == expected
     assert len(expected) == 3
     assert calls == others == 15 + 4 + 11 + 18
-
-
-def test_the_report_is_that_of_the_library_on_plain_embeddings(photos):
-    manifest = open_manifest(photos)
-    validator = Validator.from_config(recipe(), manifest)
-    seen = []
-
-    def remembered(images):
-        seen.append(forward(images))
-        return seen[-1]
-
-    found = validator(remembered, device=torch.device("cpu"), progress=lambda *_: None)["test"]
-    expected = evaluate(torch.cat(seen), manifest.labels, level_names=manifest.levels, device="cpu", progress=False)
-    known = {TRAINING: {"classes_seen": 0}, LABELS: found.settings[LABELS]}
-    assert found == replace(expected, settings={**expected.settings, **known})

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed
-import torch.multiprocessing
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from suprank.training import distributed, engine
@@ -23,6 +22,7 @@ from suprank.training.config import EngineConfig, TrainConfig
 from suprank.training.engine import build_fabric
 from suprank.training.learner import Learner, NonFiniteError
 from tests.models import tiny
+from tests.together import run_together
 
 CLASSES, IMAGES_OF_CLASS, BATCH, SIDE, STEPS = 12, 3, 12, 32, 3
 FINE = torch.arange(CLASSES).repeat_interleave(IMAGES_OF_CLASS)
@@ -231,20 +231,7 @@ SHARDED_NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 
-def main(folder: Path, *worlds: str) -> int:
-    """Forked, so that imports, which take longer than all the steps, happen once."""
-    torch.set_num_threads(1)
-    context = torch.multiprocessing.get_context("fork")
-    started = []
-    for world, port in (map(int, given.split(":")) for given in worlds):
-        started += [context.Process(target=process, args=(rank, world, port, folder)) for rank in range(world)]
-    for one in started:
-        one.start()
-    for one in started:
-        one.join()
-    return max(abs(one.exitcode) for one in started)
-
-
 def command_line() -> None:
-    """`main` with the arguments of a command."""
-    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
+    """Processes that compute into a folder: the arguments are its path, and WORLD:PORT for each number of processes."""
+    worlds = [tuple(map(int, given.split(":"))) for given in sys.argv[2:]]
+    sys.exit(run_together(process, [(rank, *given, Path(sys.argv[1])) for given in worlds for rank in range(given[0])]))

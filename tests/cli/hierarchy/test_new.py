@@ -57,22 +57,11 @@ def test_a_level_of_a_manifest(folder):
     assert not (folder / "q").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        ("landmark_id,categori\n1,a\n", 1),
-        ("landmark_id,category\n1,a\n2\n", 3),
-        ("landmark_id,category\n1,a\nx,b\n", 3),
-        ('landmark_id,category\n1,"a\n', 2),
-        ("landmark_id,category\n1,a\n2,b\n1,c\n", 4),
-        ("", 1),
-    ],
-)
-def test_a_malformed_file_ends_with_3_and_leaves_nothing(folder, content, line):
-    (folder / "bad.csv").write_text(content)
+def test_a_malformed_file_ends_with_3_and_leaves_nothing(folder):
+    (folder / "bad.csv").write_text("landmark_id,category\n1,a\n2\n")
     result = invoke("hierarchy", "new", "p", "--recipe", "hgldv2", "--items", "train=bad.csv")
     assert result.exit_code == 3, result.output
-    assert result.stderr.startswith(f"Error: bad.csv:{line}: ")
+    assert result.stderr.startswith("Error: bad.csv:3: ")
     assert not (folder / "p").exists()
 
 

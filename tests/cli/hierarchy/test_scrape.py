@@ -51,16 +51,6 @@ def test_it_does_not_start_without_a_contact(world):
     assert fake.asked == []
 
 
-def test_a_server_that_turns_us_away_is_quoted(world):
-    project, fake, _ = world
-    fake.fault(faults.refuse_agent)
-    result = invoke("hierarchy", "scrape", project.folder, *WHO, *fake.options)
-    assert result.exit_code == 5
-    assert "Please set a user-agent and respect our robot policy https://w.wiki/4wJS" in result.stderr
-    assert "give --contact" in result.stderr
-    assert len(fake.asked) == 1
-
-
 def test_a_server_that_stays_busy_is_given_up_with_code_5_and_gone_on_with(world):
     project, fake, expected = world
     fake.fault(faults.status(503, Retry_After="7"), lambda request: request.number > 1, times=1)

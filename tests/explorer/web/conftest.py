@@ -1,15 +1,13 @@
 """The drawn collection, once for all tests of the page, and a client without a network."""
 
 import io
-import threading
-from contextlib import contextmanager
 
 import pytest
 from starlette.testclient import TestClient
 
 from suprank.explorer.web import create_app
-from suprank.web.serving import bind_socket, make_server, server_url
 from tests.explorer.web import drawn
+from tests.web.pages import serving
 
 
 @pytest.fixture(scope="session")
@@ -46,17 +44,6 @@ def send_upload(client, data, name="a.png"):
     return client.post("/upload", files={"image": (name, data, "image/png")})
 
 
-@contextmanager
 def served(explorer):
-    """The page on a real port, in a thread; its address."""
-    listening = bind_socket("127.0.0.1", 0)
-    listening.listen(128)
-    server = make_server(create_app(explorer))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        yield server_url(listening, "127.0.0.1")
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listening.close()
+    """The page on a real port."""
+    return serving(create_app(explorer))

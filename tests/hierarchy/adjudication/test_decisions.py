@@ -1,11 +1,8 @@
-from contextlib import contextmanager
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from suprank.hierarchy.adjudication import Adjudication, open_final_branch
-from suprank.hierarchy.project import FullError
 from suprank.hierarchy.review import Branch, ConflictError, Merge, Move, RefusedError, Rename
 from suprank.hierarchy.review.state import BranchState
 from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
@@ -217,34 +214,6 @@ def test_a_label_that_one_annotator_has_not_seen_needs_another_answer(tmp_path):
         resolve(adjudication, "label", "moor", "first")
     resolve(adjudication, "label", "moor", "other", "lake")
     assert tree(adjudication.branch)[0]["lake"][1] == ["lake", "moor"]
-
-
-def test_a_full_disk_leaves_neither_event_nor_decision(adjudication, monkeypatch):
-    connected = type(adjudication.project)._connection
-
-    @contextmanager
-    def full(self):
-        with connected(self) as db:
-            pages = db.execute("PRAGMA page_count").fetchone()[0]
-            db.execute(f"PRAGMA max_page_count = {pages}")
-            yield db
-
-    river = find_case(adjudication, "label", "river").disagreement
-    monkeypatch.setattr(type(adjudication.project), "_connection", full)
-
-    def write_until_full():
-        for _ in range(400):
-            adjudication.resolve([river], "second", reason="x" * 2000)
-            adjudication.resolve([river], "first", reason="x" * 2000)
-
-    with pytest.raises(FullError):
-        write_until_full()
-    monkeypatch.undo()
-    assert adjudication.branch.problems() == []
-    with adjudication.project.snapshot() as db:
-        events = {row[0] for row in db.execute("SELECT seq FROM event WHERE act = 'resolve'")}
-    assert {row[-1] for row in decisions(adjudication)} == events
-    resolve(adjudication, "label", "river", "second")  # with room again, it goes on
 
 
 places = st.one_of(

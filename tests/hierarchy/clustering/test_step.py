@@ -1,17 +1,14 @@
 import json
 import signal
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from suprank.hierarchy import Project
 from suprank.hierarchy.clustering import WordCounts, cluster_labels, suggested_names
 from suprank.hierarchy.embedding import embed_labels
-from suprank.hierarchy.project import FullError
 from tests.hierarchy.labeled import PLACES, labeled, relabel
 
 TWO_SIDES = {"church": (1, 0), "chapel": (0.8, 0.6), "lake": (-1, 0), "salt lake": (-0.8, 0.6), "pond": (-0.8, -0.6)}
@@ -263,26 +260,6 @@ def test_labels_that_change_meanwhile_are_noticed(tmp_path):
     with pytest.raises(ValueError, match="changed while they were clustered; nothing was saved"):
         cluster_labels(project, k=2, progress=meanwhile)
     assert lookup(project) == [[], [], []]
-
-
-def test_a_full_disk_leaves_nothing_and_the_rerun_works(tmp_path, monkeypatch):
-    project = embedded(tmp_path, {f"label {n}": (1, n) for n in range(400)})
-    connected = Project._connection
-
-    @contextmanager
-    def small(self):
-        with connected(self) as db:
-            db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 1}")
-            yield db
-
-    monkeypatch.setattr(Project, "_connection", small)
-    with pytest.raises(FullError, match="nothing was saved. Make room"):
-        cluster_labels(project, k=3, seeds=0)
-    monkeypatch.undo()
-    assert lookup(project) == [[], [], []]
-    assert "cluster" not in project.steps()
-    assert project.check() == []
-    assert cluster_labels(project, k=3, seeds=0).fresh
 
 
 KILLED = """

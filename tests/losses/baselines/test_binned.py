@@ -1,8 +1,6 @@
 """AP of soft histograms: the definition, pytorch-metric-learning's FastAP, what happens on knots and at the ends, and edges."""
 
-import copy
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -205,32 +203,9 @@ def test_empty_bins_above_and_below_do_no_harm(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_gallery_of_another_size_is_ranked_by_the_definition(name):
-    queries, labels = batch("two levels")
-    gallery, gallery_labels = batch("a fine id under two parents", seed=6)
-    gallery.requires_grad_()
-    values = [
-        slow_binned_ap(
-            [reference.cosine(q, g) for g in gallery.tolist()],
-            [int(reference.common_level(a, b) == 2) for b in rows(gallery_labels)],
-            KNOTS[name],
-        )
-        for q, a in zip(queries.tolist(), rows(labels), strict=True)
-    ]
-    found = LOSSES[name]()(queries, labels, ref_emb=gallery, ref_labels=gallery_labels)
-    assert found.item() == pytest.approx(reference.mean_loss(values), rel=1e-9)
-    found.backward()
-    assert gallery.grad is not None
-    assert gallery.grad.abs().max() > 0
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_survives_being_copied_and_pickled_and_shows_its_bins(name):
+def test_a_loss_shows_its_bins_and_takes_others_later(name):
     embeddings, labels = batch("three levels")
     loss = LOSSES[name](bins=7)
-    expected = loss(embeddings, labels)
-    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-        assert torch.equal(other(embeddings, labels), expected)
     assert "bins=7" in repr(loss)
     loss.bins = 5
     assert torch.equal(loss(embeddings, labels), LOSSES[name](bins=5)(embeddings, labels))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 from torch.nn.functional import normalize
 
-from suprank.losses import Combined, PairCalibration
 from suprank.losses.baselines.blackbox import BlackBoxAP
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, batch, gradient_of, on_a_circle, rows
@@ -209,39 +208,6 @@ def test_ignored_items_are_counted_neither_in_ranks_nor_after_the_step():
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(gradient, slope)
         assert slope.abs().max() > 0
-
-
-def test_a_gallery_of_another_size_is_ranked_by_the_definition():
-    queries, labels = batch("two levels")
-    gallery, gallery_labels = batch("a fine id under two parents", seed=6)
-    gallery.requires_grad_()
-    lists = [
-        (
-            [reference.cosine(q, g) for g in gallery.tolist()],
-            [int(reference.common_level(a, b) == 2) for b in rows(gallery_labels)],
-        )
-        for q, a in zip(queries.tolist(), rows(labels), strict=True)
-    ]
-    expected, slopes = slow_loss_and_slopes(lists)
-    found = BlackBoxAP(margin=0)(queries, labels, ref_emb=gallery, ref_labels=gallery_labels)
-    assert found.item() == pytest.approx(expected)
-    found.backward()
-    product = normalize(queries, dim=-1) @ normalize(gallery, dim=-1).T
-    (gradient,) = torch.autograd.grad(product, gallery, torch.tensor(slopes, dtype=torch.float64))
-    assert gallery.grad is not None
-    torch.testing.assert_close(gallery.grad, gradient)
-    assert gradient.abs().max() > 0
-
-
-def test_it_can_be_the_surrogate_of_a_combination():
-    embeddings, labels = batch("three levels")
-    loss = Combined(BlackBoxAP(), PairCalibration(), 0.5)
-    value, gradient = gradient_of(loss, embeddings, labels)
-    alone, slope = gradient_of(BlackBoxAP(), embeddings, labels)
-    _, other = gradient_of(PairCalibration(), embeddings, labels)
-    torch.testing.assert_close(loss.log["BlackBoxAP"], alone)
-    torch.testing.assert_close(gradient, (slope + other) / 2)
-    assert value.isfinite()
 
 
 def test_the_slopes_are_constants_to_a_second_derivative():

@@ -19,8 +19,7 @@ from suprank.losses import (
 from suprank.losses.baselines.levels import SumOverLevels
 from suprank.losses.baselines.proxies import CSL, ProxyNCA
 from suprank.losses.baselines.triplets import TripletSemiHard
-from suprank.losses.memory import EmbeddingMemory
-from tests.losses.batches import COMPOSITIONS, DIM, Products, batch, gradient_of
+from tests.losses.batches import DIM, Products, batch, gradient_of
 
 COUNTS = (5, 3, 2)  # classes at each level of the composition "three levels"
 
@@ -158,24 +157,6 @@ def test_references_and_who_is_who_reach_every_level():
     torch.testing.assert_close(slope, torch.stack([one for _, one in expected]).mean(0))
 
 
-def test_it_looks_at_a_cross_batch_memory():
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    memory, ids = EmbeddingMemory(20, DIM, 3), torch.arange(8)
-    memory.add(embeddings, labels, ids)
-    items = memory.contents()
-    loss = SumOverLevels(SUMS["ΣAP"]())
-    against = loss(embeddings, labels, ref_emb=items.embeddings, ref_labels=items.labels, ids=ids, ref_ids=items.ids)
-    torch.testing.assert_close(against, loss(embeddings, labels))
-
-
-@pytest.mark.parametrize("composition", [name for name, rows in COMPOSITIONS.items() if isinstance(rows[0], list)])
-def test_any_tree_backpropagates_finite_gradients(composition):
-    embeddings, labels = batch(composition)
-    value, slope = gradient_of(SumOverLevels([pairs_too() for _ in range(labels.shape[1])]), embeddings, labels)
-    assert value.isfinite()
-    assert slope.isfinite().all()
-
-
 # Inside and around other losses
 
 
@@ -191,13 +172,6 @@ def test_it_adds_up_inside_a_combination_and_within_itself():
     nested = SumOverLevels([SumOverLevels([SupAP()])])
     assert torch.equal(nested(embeddings, labels), SupAP()(embeddings, labels))
     assert "level 0 level 0 SupAP" in nested.log
-
-
-def test_combinations_stand_at_each_level():
-    embeddings, labels = batch("two levels")
-    loss = SumOverLevels([pairs_too(), pairs_too()])
-    expected = (pairs_too()(embeddings, labels[:, 0]) + pairs_too()(embeddings, labels[:, 1])) / 2
-    assert loss(embeddings, labels).item() == pytest.approx(expected.item())
 
 
 def test_it_can_be_mixed_up_if_it_ranks_items():

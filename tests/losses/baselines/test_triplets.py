@@ -12,7 +12,7 @@ from suprank.losses import RetrievalBatch
 from suprank.losses.baselines import triplets
 from suprank.losses.baselines.triplets import DistanceWeightedTriplet, TripletSemiHard
 from tests.losses.batches import COMPOSITIONS, batch, gradient_of, on_a_circle
-from tests.ranking.random_rankings import PLENTY, SOME
+from tests.ranking.random_rankings import PLENTY
 
 BOTH = (TripletSemiHard, DistanceWeightedTriplet)
 
@@ -160,23 +160,6 @@ def test_semi_hard_equals_pytorch_metric_learnings_miner_and_loss(composition, m
         assert len(mined[0]) > 50
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_semi_hard_equals_pytorch_metric_learning_against_references():
-    from pytorch_metric_learning.distances import CosineSimilarity
-    from pytorch_metric_learning.losses import TripletMarginLoss
-    from pytorch_metric_learning.miners import TripletMarginMiner
-
-    generator = torch.Generator().manual_seed(0)
-    embeddings, references = torch.randn(9, 4, generator=generator), torch.randn(30, 4, generator=generator)
-    labels, ref_labels = torch.randint(3, (9,), generator=generator), torch.randint(3, (30,), generator=generator)
-    mined = TripletMarginMiner(0.3, "semihard", distance=CosineSimilarity())(embeddings, labels, references, ref_labels)
-    theirs = TripletMarginLoss(0.3, distance=CosineSimilarity())
-    expected, slope = gradient_of(lambda values, _: theirs(values, labels, mined, references, ref_labels), embeddings)
-    value, gradient = gradient_of(TripletSemiHard(margin=0.3), embeddings, labels, ref_emb=references, ref_labels=ref_labels)
-    torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("block", [1, 3, 7, 20])
 def test_queries_are_looked_at_in_blocks_without_a_trace(block, monkeypatch):
     embeddings, labels = batch("three levels")
@@ -204,20 +187,6 @@ def test_half_of_a_large_batch_being_positive_needs_no_memory_of_triplets():
     exact = TripletSemiHard(margin=1.0)(embeddings.double(), labels)
     assert value.item() == pytest.approx(exact.item(), rel=1e-6), "float32 keeps its digits over many triplets"
     assert gradient.isfinite().all()
-
-
-@SOME
-@given(seed=st.integers(0, 10**6), margin=st.floats(1e-3, 1.5), classes=st.integers(1, 5), images=st.integers(1, 12))
-def test_semi_hard_is_at_least_0_and_below_the_margin_whatever_the_order_and_length(seed, margin, classes, images):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (images,), generator=generator)
-    embeddings = grouped(torch.randn(images, 4, generator=generator, dtype=torch.float64), labels, strength=1.0)
-    loss = TripletSemiHard(margin=margin)
-    value = loss(embeddings, labels)
-    assert 0 <= value < margin
-    order = torch.randperm(images, generator=generator)
-    lengths = 0.1 + torch.rand(images, 1, generator=generator, dtype=torch.float64)
-    assert loss(embeddings[order] * lengths, labels[order]).item() == pytest.approx(value.item(), abs=1e-9)
 
 
 # DistanceWeightedTriplet: how negatives are drawn
@@ -398,21 +367,6 @@ def test_images_that_coincide_have_distance_0_and_finite_gradients(dtype):
     assert gradient.abs().max() < 10
 
 
-@SOME
-@given(seed=st.integers(0, 10**6), classes=st.integers(1, 5), images=st.integers(1, 12))
-def test_distance_weighted_is_at_least_0_whatever_the_length(seed, classes, images):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (images,), generator=generator)
-    embeddings = torch.randn(images, 4, generator=generator, dtype=torch.float64)
-    lengths = 2.0 ** torch.randint(-3, 4, (images, 1), generator=generator)  # powers of two: the scores are the same floats
-    loss = DistanceWeightedTriplet()
-    torch.manual_seed(seed)
-    value = loss(embeddings, labels)
-    torch.manual_seed(seed)
-    assert loss(embeddings * lengths, labels) == value
-    assert value >= 0
-
-
 def test_the_order_of_items_changes_neither_who_may_be_drawn_nor_the_expected_loss():
     generator = torch.Generator().manual_seed(0)
     embeddings, labels = torch.randn(30, 4, generator=generator), torch.arange(30) // 3
@@ -428,54 +382,6 @@ def test_the_order_of_items_changes_neither_who_may_be_drawn_nor_the_expected_lo
     assert torch.equal(loss.draw_negatives(shuffled_batch)[1], drawn[order][:, order])
 
 
-# Both
-
-
-@pytest.mark.parametrize("make", BOTH)
-def test_triplets_with_references_relevance_and_the_query_left_out(make):
-    embeddings, labels = batch("unequal classes")
-    loss, position = make(margin=0.5), torch.arange(len(labels))
-    torch.manual_seed(0)
-    within, slope = gradient_of(loss, embeddings, labels)
-    relevance = (labels[:, None] == labels).double()
-    assert within > 0
-    for given_self in (
-        {"labels": labels, "ref_labels": labels, "self_index": position},
-        {"labels": labels, "ref_labels": labels, "ids": position + 40, "ref_ids": position + 40},
-        {"relevance": 0.3 * relevance, "self_index": position},
-        {"relevance": relevance - 2 * torch.eye(len(labels))},  # below 0: out of the list
-    ):
-        torch.manual_seed(0)
-        against, one_side = gradient_of(loss, embeddings, ref_emb=embeddings, **given_self)
-        torch.testing.assert_close(against, within)
-        assert not torch.equal(one_side, slope), "references are given, and the gradient reaches the queries only"
-    torch.manual_seed(0)
-    torch.testing.assert_close(loss(embeddings, relevance=relevance), within)
-    assert loss.log["queries_without_positives"].item() == 1
-    loss(embeddings, labels, ref_emb=embeddings.clone(), ref_labels=labels)
-    assert loss.log["queries_without_positives"].item() == 0, "the query counts as a positive unless it is named"
-
-
-@pytest.mark.parametrize("make", BOTH)
-@pytest.mark.parametrize("composition", ["one image", "singletons only", "one class only", "coarse company only"])
-def test_batches_without_triplets_give_0_with_zero_gradients(make, composition):
-    embeddings, labels = batch(composition)
-    loss = make()
-    value, gradient = gradient_of(loss, embeddings, labels)
-    assert value == 0
-    assert gradient.eq(0).all()
-    assert loss.log["triplets"].item() == 0
-    assert loss.log["queries_without_positives"].item() == (0 if composition == "one class only" else len(labels))
-
-
-@pytest.mark.parametrize("make", BOTH)
-def test_equal_scores_everywhere(make):
-    embeddings, labels = torch.ones(6, 4, dtype=torch.float64), torch.tensor([0, 0, 0, 1, 1, 2])
-    value, gradient = gradient_of(make(), embeddings, labels)
-    assert value.item() == pytest.approx(0 if make is TripletSemiHard else 0.2, abs=1e-7)
-    assert gradient.isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("call", "error", "fragments"),
     [
@@ -488,7 +394,6 @@ def test_equal_scores_everywhere(make):
         (lambda: DistanceWeightedTriplet(cutoff=1.4), ValueError, ["cutoff=1.4", "cutoff < farthest"]),
         (lambda: DistanceWeightedTriplet(farthest=2.1), ValueError, ["farthest=2.1", "≤ 2"]),
         (lambda: DistanceWeightedTriplet(farthest=math.nan), ValueError, ["farthest=nan"]),
-        (lambda: TripletSemiHard()(torch.eye(2)), ValueError, ["labels are missing"]),
     ],
 )
 def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):

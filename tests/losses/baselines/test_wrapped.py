@@ -106,21 +106,6 @@ def test_a_query_with_one_positive_and_one_negative_counts():
     assert MultiSimilarityLoss()(query, labels[:1], **memory) == 0, "the package takes two pairs for none"
 
 
-def test_references_equal_the_equation():
-    embeddings, labels = batch("two levels")
-    items, item_labels = batch("two levels", seed=1)
-    items, item_labels = items[:4], item_labels[:4]
-    lists = [
-        (
-            [reference.cosine(query, item) for item in items.tolist()],
-            [reference.common_level(mine, other) for other in item_labels.tolist()],
-        )
-        for query, mine in zip(embeddings.tolist(), labels.tolist(), strict=True)
-    ]
-    found = MultiSimilarity()(embeddings, labels, ref_emb=items, ref_labels=item_labels)
-    assert found.item() == pytest.approx(slow_multi_similarity(lists, 2), rel=1e-10)
-
-
 @pytest.mark.parametrize("composition", ["one image", "one class only"])
 def test_a_batch_without_some_pairs_backpropagates(composition):
     embeddings, labels = batch(composition)
@@ -232,14 +217,6 @@ def test_an_embedding_on_its_proxy_has_finite_gradients(name):
 # All
 
 
-def test_they_stand_in_a_combination():
-    embeddings, labels = batch("three levels")
-    loss = Combined(MultiSimilarity(), CosFace(CLASSES, DIM), 0.25)
-    expected = 0.75 * loss.surrogate(embeddings, labels) + 0.25 * loss.decomposability(embeddings, labels)
-    assert loss(embeddings, labels).item() == pytest.approx(expected.item())
-    assert set(loss.log) == {"MultiSimilarity", "CosFace", "loss"}
-
-
 def test_state_and_repr():
     assert list(CosFace(7, 3).state_dict()) == ["theirs.W"]
     assert list(ProxyAnchor(7, 3).state_dict()) == ["theirs.proxies"]
@@ -280,11 +257,7 @@ def test_the_module_needs_the_package_only_when_a_loss_is_made(monkeypatch):
         (lambda: CosFace(4, 0), ValueError, ["embedding_size=0"]),
         (lambda: CosFace(4, 4, margin=math.nan), ValueError, ["margin=nan"]),
         (lambda: CosFace(4, 4, scale=-1.0), ValueError, ["scale=-1.0"]),
-        (lambda: CosFace(3, DIM)(*batch("singletons only")), ValueError, ["0..3", "3 proxies", "return_inverse"]),
         (lambda: ProxyAnchor(3, DIM)(torch.ones(2, DIM), relevance=torch.ones(2, 2)), ValueError, ["ProxyAnchor needs labels"]),
-        (lambda: CosFace(3, DIM + 1)(*batch("equal classes")), ValueError, ["dimension 5", "proxies 6"]),
-        (lambda: MultiSimilarity()(*batch("equal classes"), ([0], [1], [2])), ValueError, ["indices_tuple"]),
-        (lambda: SimilarityMixup(CosFace(3, DIM)), TypeError, ["CosFace ranks no items"]),
         (lambda: SimilarityMixup(Combined(SupAP(), ProxyAnchor(3, DIM))), TypeError, ["ProxyAnchor ranks no items"]),
     ],
 )

@@ -1,15 +1,12 @@
 """A small project, an annotator on its pages, and a server on a real port."""
 
-import threading
-from contextlib import contextmanager
-
 import pytest
 
 from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.web import create_app
-from suprank.web.serving import bind_socket, make_server, server_url
 from tests.hierarchy.review.small_project import small_project
 from tests.hierarchy.review.web.annotator import Annotator
+from tests.web.pages import serving
 
 
 @pytest.fixture
@@ -29,20 +26,9 @@ def reader(tmp_path_factory):
     return Annotator(project, open_branch(project, "anna"))
 
 
-@contextmanager
 def served(project, names, *middleware):
-    """Serve the review on a real port, in a thread, and yield its URL."""
-    listening = bind_socket("127.0.0.1", 0)
-    listening.listen(128)
+    """The review on a real port."""
     app = create_app(project, names)
     for one in middleware:
         app.add_middleware(one)
-    server = make_server(app)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        yield server_url(listening, "127.0.0.1")
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listening.close()
+    return serving(app)
