@@ -153,6 +153,13 @@ def test_a_damaged_file_costs_time_and_no_digits(tmp_path, caplog):
     assert "values-0-0.npz cannot be read" in caplog.text
 
 
+@pytest.mark.parametrize("queries", [[5000], [-1], [0.5], 0])
+def test_values_of_queries_that_are_not_there_are_computed_again(tmp_path, queries):
+    expected = run(tmp_path / "saved", budget=None, metrics=["R@1"])
+    np.savez(tmp_path / "saved" / "values-0-0.npz", queries=np.array(queries), values=np.ones((1, 1)))
+    assert run(tmp_path / "saved", budget=None, metrics=["R@1"]) == expected
+
+
 def test_a_kill_while_the_first_file_is_written_leaves_the_folder_usable(tmp_path):
     saved = tmp_path / "saved"
     saved.mkdir()
@@ -179,9 +186,10 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         run(tmp_path, budget=None, metrics=None)
     saved = tmp_path / "saved"
     run(saved, budget=None, metrics=None)
-    (saved / "run.json").write_text("{")
-    with pytest.raises(ValueError, match="cannot be read"):
-        run(saved, budget=None, metrics=None)
+    for text in ("{", "[1, 2]"):
+        (saved / "run.json").write_text(text)
+        with pytest.raises(ValueError, match="cannot be read"):
+            run(saved, budget=None, metrics=None)
 
 
 def test_the_record_says_what_is_evaluated(tmp_path):

@@ -29,9 +29,7 @@ def explore(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR|NAME", help="The model that embeds uploaded images, if RUN has none.", show_default="the run's"
-        ),
+        typer.Option(metavar="DIR|NAME", help="The model that embeds uploaded images.", show_default="the run's"),
     ] = None,
     tags: Annotated[
         Path | None,

@@ -221,7 +221,7 @@ class _ShardedRun:
         """Raise a ValueError that names the differences if a record is of another run."""
         try:
             found = dict(json.loads(file.read_bytes()))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise ValueError(f"{file} cannot be read ({error}); delete the folder or choose another.") from error
         if text := differences(self.record, found):
             where = self.out if file.name == RECORD else file

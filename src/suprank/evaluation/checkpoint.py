@@ -64,7 +64,7 @@ class Checkpoint:
             write_atomically(path, (json.dumps(record, indent=2) + "\n").encode())
         try:
             found = dict(json.loads(path.read_bytes()))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise ValueError(f"{path} cannot be read ({error}); delete the folder or choose another.") from error
         if text := differences(record, found):
             raise ValueError(
@@ -79,9 +79,11 @@ class Checkpoint:
         known = np.zeros(values.shape[1], bool)
         for path in sorted(self.folder.glob("values-*.npz")):
             saved = _read(path)
-            if saved.keys() == {"queries", "values"} and saved["values"].shape == (len(values), len(saved["queries"])):
-                values[:, saved["queries"]] = saved["values"]
-                known[saved["queries"]] = True
+            queries = saved.get("queries", known)
+            inside = queries.dtype == np.int64 and np.isin(queries, np.arange(len(known))).all()
+            if inside and "values" in saved and saved["values"].shape == (len(values), *queries.shape):
+                values[:, queries] = saved["values"]
+                known[queries] = True
         return known
 
     @property

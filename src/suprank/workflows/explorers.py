@@ -71,7 +71,7 @@ def open_explorer(
     """Open one run or two for the explorer: embed test images where needed, and index a large gallery.
 
     A run is a folder of `suprank train` or `suprank embed`, or a .npy file whose rows `manifest` describes. `test` names a test
-    set of the recipe. `model` embeds uploaded images where the run itself has no model. Models with a backbone of your own are
+    set of the recipe. `model` embeds uploaded images, by default that of the run. Models with a backbone of your own are
     loaded only with `trust_code`.
 
     `head`, a folder of `suprank adapt` or a `Head`, is applied to the embeddings of the first run and to uploaded images; a
@@ -168,21 +168,20 @@ def query_embedder(
 ) -> Callable[[Image], NDArray[np.float32]] | str:
     """A function that embeds a picture to search for, loading the model on first use; or a sentence why there is none.
 
-    That is the run's own model, or else `model`, with the head on top. `made_by` says what made the embeddings. A model that
+    That is `model`, or else the run's own, with the head on top. `made_by` says what made the embeddings. A model that
     needs code which is not trusted is none, and that is logged.
     """
     from suprank.system.custom_code import CustomCodeError, require_consent, trusting
-    from suprank.workflows.run_embeddings import image_embedder, load_run_model
+    from suprank.workflows.run_embeddings import image_embedder, load_run_model, saved_model
 
     is_run = (folder / "recipe.toml").is_file()
-    saved = [folder / name for name in ("model", "best") if is_run and (folder / name).is_dir()]
-    if not saved and model is None:
+    chosen = Path(model) if model is not None else saved_model(folder) if is_run else None
+    if chosen is None:
         lacks = "has neither a folder “model” nor “best”" if is_run else "has embeddings, but no model"
         return f"{folder.resolve().name} {lacks}; start again with --model and the model that embedded it."
     from suprank.models.model_folder import custom_backbone  # imports torch
 
-    chosen = saved[0] if saved else Path(str(model))
-    if not saved:
+    if model is not None:
         _check_model_folder(chosen)
     try:
         with trusting(trust_code):
@@ -191,7 +190,7 @@ def query_embedder(
         _log.warning("images cannot be uploaded: %s", error)
         return f"The model of {folder.resolve().name} cannot be loaded: {error}"
     load_saved = partial(load_run_model, folder, trust_code=trust_code)
-    load = load_saved if saved else partial(_load_model, str(model), trust_code, made_by)
+    load = load_saved if model is None else partial(_load_model, model, trust_code, made_by)
     scales = (1.0,) if made_by is None else made_by.scales
     return image_embedder(partial(_load_or_explain, load, chosen, head, made_by), device, scales)
 

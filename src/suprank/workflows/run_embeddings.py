@@ -83,7 +83,7 @@ def open_source(
     if complete := _is_complete(where, name):
         other = not frozen and _has_another_model(folder, name, trust_code)
         reason = "an earlier model of the run" if other else _refresh(embeddings_folder(where, name), config, name)
-        if reason and not frozen and _saved_model(folder) is None:
+        if reason and not frozen and saved_model(folder) is None:
             _log.warning("the embeddings of %s are of %s, and without a model they cannot be made anew.", folder, reason)
             reason = ""
     if reason or not complete:
@@ -227,7 +227,7 @@ def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
     from suprank.models.model_folder import saved_fingerprint
 
     recorded = set(record_values(embeddings_folder(run, name), "model").values()) - {None}
-    if (folder := _saved_model(run)) is None:
+    if (folder := saved_model(run)) is None:
         return False
     current = saved_fingerprint(folder, read_run_config(run).evaluation_input)
     # A hash of the files is enough if it is the recorded one; weights that torch stores differently have another.
@@ -329,11 +329,11 @@ def _embed(
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _saved_model(run: Path) -> Path | None:
+def saved_model(run: Path) -> Path | None:
     return next((run / name for name in ("model", "best") if (run / name / "embedder.json").is_file()), None)
 
 
 def _model_folder(run: Path) -> Path:
-    if (folder := _saved_model(run)) is None:
+    if (folder := saved_model(run)) is None:
         raise FileNotFoundError(f"{run} has no model yet; training saves it at its end, and --resume continues the run.")
     return folder
