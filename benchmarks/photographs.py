@@ -192,7 +192,7 @@ def _measure(job: Job, photos: Path, results: Path) -> dict[str, Any]:
     report = next(iter(result.reports.values()))
     if job.classes == "test":
         _save_values(report, results / f"{job.name}.npz")
-    return {"metrics": dict(report.values), "curve": curve}
+    return {"metrics": dict(report), "curve": curve}
 
 
 def _curve(curve: dict[int, dict[str, float]]) -> Any:
@@ -202,7 +202,7 @@ def _curve(curve: dict[int, dict[str, float]]) -> Any:
         """Keeps the metrics of every evaluation."""
 
         def on_evaluation_end(self, epoch: int, reports: Mapping[str, Report]) -> None:
-            values = next(iter(reports.values())).values
+            values = next(iter(reports.values()))
             curve[epoch] = {name: values[name] for name in COLUMNS if name in values}
 
     return Curve()
