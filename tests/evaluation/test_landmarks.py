@@ -34,7 +34,7 @@ q5,None,Ignored
 
 
 def mean(report):
-    (value,) = report.values.values()
+    (value,) = report.values()
     return value
 
 
@@ -58,7 +58,9 @@ def test_delfs_own_vectors():
     assert report.per_query["mAP@100"].tolist() == pytest.approx([0, 1 / 2, 1 / 3, 1])
     assert report.query_ids.tolist() == list(DELF_SOLUTION)
     assert report.settings["unanswered"] == 1
-    assert report.items == 6, "the solution names five images; of the predictions, the first of the second query is another one"
+    assert report.n_items == 6, (
+        "the solution names five images; of the predictions, the first of the second query is another one"
+    )
     assert landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1)["mAP@1"] == pytest.approx(0.5)  # (0 + 0 + 1 + 1) / 4
     assert report.compare(landmark_map(DELF_PREDICTIONS, DELF_SOLUTION))["mAP@100"].difference == 0
 

@@ -83,8 +83,8 @@ def landmark_map(predicted: Predictions, solution: Mapping[Any, Collection[Any]]
     key = str(Metric("mAP", k))
     return Report(
         {key: math.fsum(values.values()) / len(values)},
-        queries=len(values),
-        items=len(images),
+        n_queries=len(values),
+        n_items=len(images),
         levels=("landmark",),
         without_positives={"landmark": 0},
         settings={"ks": [k], "unanswered": len(values) - answered},

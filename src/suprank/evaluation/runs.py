@@ -38,6 +38,7 @@ from suprank.files.reading import reading
 from suprank.files.tables import read_table
 from suprank.ranking import common_level
 from suprank.ranking.exact import Places, plain
+from suprank.system.extras import explain_missing_extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -252,9 +253,9 @@ class Qrels(_Triples):
         """Grade = level of the closest common ancestor (`common_level`).
 
         Labels are integers `[N]` or `[N, L]`, finest first, or sets of them `[N, L, M]`. Items that share no label with the
-        query are not judged, which every tool reads as 0; −1 is no label, and is never shared. Without a gallery the queries are
-        each other's items, the query itself left out, and one list of ids names both. Ids are row numbers by default. All pairs
-        are compared and every relevant one is stored: use it for a few ten thousand images, not for a million.
+        query are not judged, which every tool reads as 0; −1 is no label, and is never shared. Without a gallery the queries
+        are each other's items, the query itself left out, and one list of ids names both. Ids are row numbers by default. All
+        pairs are compared and every relevant one is stored: use it for a few ten thousand images, not for a million.
         """
         labels = torch.as_tensor(labels)
         within = gallery_labels is None
@@ -314,7 +315,8 @@ def _as(kind: type[_Kind], given: Any, name: str) -> _Kind:
 
 def _texts(column: Any, name: str) -> Array:
     """The ids as an array of text."""
-    import pyarrow as pa
+    with explain_missing_extra("suprank.evaluation.runs"):
+        import pyarrow as pa
 
     array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column)
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
@@ -394,8 +396,9 @@ def _unpacked(path: Path) -> bytes:
 
 def _read_trec(path: Path, content: bytes | None, fields: Sequence[str], expected: str) -> dict[str, Any]:
     """By pyarrow, if every line is plain: one blank or one tab between fields, and no comments; or else line by line."""
-    import pyarrow as pa
-    from pyarrow import csv
+    with explain_missing_extra("suprank.evaluation.runs"):
+        import pyarrow as pa
+        from pyarrow import csv
 
     names = [str(number) for number in range(len(fields))]
     used = {name: number for number, name in enumerate(fields) if name not in ("", "tag")}
@@ -651,7 +654,7 @@ def evaluate_run(
     Example:
         >>> qrels = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"d": 1}}
         >>> report = evaluate_run({"q1": {"b": 0.9, "a": 0.8, "x": 0.1}}, qrels, ["AP", "NDCG@10", "ndcg_cut_10"])
-        >>> {key: round(value, 4) for key, value in report.values.items()}
+        >>> {key: round(value, 4) for key, value in report.items()}
         {'AP': 0.5, 'NDCG@10': 0.3984, 'NDCG-linear@10': 0.4299}
         >>> evaluate_run({"q1": {"b": 0.9, "a": 0.8}}, qrels, ["AP"], missing="skip")["AP"]
         1.0
@@ -677,9 +680,9 @@ def evaluate_run(
         values[:, ~in_run] = np.nan
     name = f"relevance ≥ {threshold}"
     report = Report(
-        values={str(metric): mean_over_queries(column) for metric, column in zip(chosen, values, strict=True)},
-        queries=len(judged),
-        items=len(ranked.item) - len(_repeated(_hashes(ranked.item))),
+        means={str(metric): mean_over_queries(column) for metric, column in zip(chosen, values, strict=True)},
+        n_queries=len(judged),
+        n_items=len(ranked.item) - len(_repeated(_hashes(ranked.item))),
         levels=(name,),
         without_positives={name: int(without.sum()) if no_positives == "skip" else 0},
         settings={
