@@ -61,6 +61,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "ranking/exact/kernels.py": {"triton"},
     "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embedding_files.py": {"pyarrow"},
+    "evaluation/report.py": {"pandas"},
     "evaluation/search.py": {"threadpoolctl"},
     "evaluation/label_tables.py": {"pyarrow"},
     "evaluation/rankings/formats.py": {"pyarrow"},

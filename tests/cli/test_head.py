@@ -56,7 +56,7 @@ def folder(collection, tmp_path, monkeypatch):
 def metrics(*arguments):
     """The metrics that `suprank evaluate` saves."""
     done("evaluate", *arguments, "--out", "r.json", "--device", "cpu", "-q")
-    return dict(Report.load("r.json").values)
+    return dict(Report.load("r.json"))
 
 
 def compared(metric):

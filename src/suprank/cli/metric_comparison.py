@@ -55,7 +55,7 @@ def print_comparison(
         if file is not None:
             save_comparison(comparison, names, file)
     finally:  # printed even if saving fails
-        terminal.echo(f"\n{names[0]} against {names[1]}, {report.queries:,} queries")
+        terminal.echo(f"\n{names[0]} against {names[1]}, {report.n_queries:,} queries")
         if left_out:
             terminal.echo(_wrapped(f"levels left out: {', '.join(left_out)}"))
         _print_models(report, other, names)

@@ -498,7 +498,7 @@ class EvaluationInput:
         if self.head is not None:
             known[HEAD] = self.head
         report = replace(report, settings={**report.settings, **known})
-        if keep and report.query_ids is None and self.query_ids is not None and report.queries == len(self.query_ids):
+        if keep and report.query_ids is None and self.query_ids is not None and report.n_queries == len(self.query_ids):
             report = replace(report, query_ids=np.array(self.query_ids))
         if intervals:  # after the settings, because their sentence is about the training too
             report = report.with_intervals()
