@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"ranking"},
     "hierarchy": {"data", "web"},
     # where images meet a model
-    "embedding": {"data", "models"},
+    "embedding": {"ranking", "evaluation", "data", "models"},
     # reads files: what was embedded, too, but never a model
     "explorer": {"ranking", "evaluation", "data", "embedding", "web"},
     # our losses in the trainers of other libraries, and our models in their benchmarks

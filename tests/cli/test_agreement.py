@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.embedding import ImageLoaderSettings, Provenance
+from suprank.embedding import ImageLoaderSettings
 from suprank.evaluation import Report
+from suprank.evaluation.provenance import Provenance
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
 from suprank.training.embedders import build_embedder

@@ -14,8 +14,9 @@ import torch
 
 import suprank
 from suprank.data import Manifest
-from suprank.embedding import Provenance, read_embedded
+from suprank.embedding import read_embedded
 from suprank.evaluation import Report
+from suprank.evaluation.provenance import Provenance
 from suprank.explorer.report.header import header
 from suprank.models import Embedder, Head
 from suprank.workflows.explorers import open_explorer

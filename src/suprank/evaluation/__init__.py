@@ -12,6 +12,7 @@ from suprank.evaluation.protocol_evaluation import evaluate_protocol
 from suprank.evaluation.protocols import PROTOCOLS, Protocol
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import ReportComparison
+from suprank.evaluation.retrieval_data import Items, RetrievalData
 from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
 from suprank.evaluation.runs import Qrels, Run, evaluate_run
 
@@ -21,11 +22,13 @@ __all__ = [
     "Embeddings",
     "GapBounds",
     "GroundTruth",
+    "Items",
     "Protocol",
     "Qrels",
     "QueryInGalleryWarning",
     "Report",
     "ReportComparison",
+    "RetrievalData",
     "RetrievalMetrics",
     "Run",
     "decomposability_gap",
