@@ -206,8 +206,8 @@ def _with_report(
 ) -> _EvaluatedModel:
     """With the metrics of a report, of its file, or of a folder of embeddings; refused if they are of another model."""
     from suprank.evaluation import Report
+    from suprank.evaluation.evaluate import PROVENANCE
     from suprank.evaluation.provenance import Provenance
-    from suprank.workflows.evaluation import PROVENANCE
     from suprank.workflows.run_embeddings import open_source
 
     if report is None:
@@ -252,10 +252,11 @@ def _check_model(folder: Path, embedder: Embedder) -> None:
 
 def _metrics(folder: Path, test: str | None, trust_code: bool, device: str | None, progress: Progress) -> Report:
     """The report of `suprank evaluate FOLDER`."""
-    from suprank.workflows.evaluation import EvaluationInput
+    from suprank.evaluation import evaluate
+    from suprank.workflows.opening import open_data
 
-    data = EvaluationInput.read(folder, test=test, device=device, progress=progress, trust_code=trust_code)
-    return data.evaluate(intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total))
+    data = open_data(folder, test=test, device=device, progress=progress, trust_code=trust_code)
+    return evaluate(data, intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total))
 
 
 def _base_model(config: TrainConfig) -> str | None:
