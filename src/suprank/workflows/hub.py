@@ -205,8 +205,8 @@ def _with_report(
     known: _EvaluatedModel, report: str | PathLike[str] | Report | None, device: str | None, progress: Progress
 ) -> _EvaluatedModel:
     """With the metrics of a report, of its file, or of a folder of embeddings; refused if they are of another model."""
-    from suprank.embedding import Provenance
     from suprank.evaluation import Report
+    from suprank.evaluation.provenance import Provenance
     from suprank.workflows.evaluation import PROVENANCE
     from suprank.workflows.run_embeddings import open_source
 

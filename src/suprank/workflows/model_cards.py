@@ -37,9 +37,7 @@ def metrics_section(report: Report, dataset: str) -> str:
         [escape(name), *(percent_with_interval(report, keys[column]) if column in keys else "" for column in columns)]
         for name, keys in rows.items()
     ]
-    about = (
-        f"In percent, on {escape(dataset)}: {pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}."
-    )
+    about = f"In percent, on {escape(dataset)}: {pluralize(report.n_queries, 'query', 'queries')}, {report.n_items:,} items."
     if lines := interval_lines(report):
         about += f" {escape('. '.join(lines))}"
     if without := counts_without_positives(report):
@@ -68,10 +66,10 @@ def eval_results(report: Report, dataset: str, dataset_id: str, split: str) -> l
             dataset_split=split,
             metric_type=re.sub(r"[^a-z0-9]+", "_", name.lower().replace("@", "_at_")),
             metric_name=name if len(report.levels) < 2 else f"{name} ({column})",
-            metric_value=float(percent(report.values[key])),
+            metric_value=float(percent(report[key])),
         )
         for name, column, key in cells
-        if not math.isnan(report.values[key])
+        if not math.isnan(report[key])
     ]
 
 
