@@ -1,10 +1,12 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from suprank.files import atomic
-from suprank.models import Embedder, WeightsError, model_folder
+from suprank.models import Embedder, EmbedderConfig, WeightsError, model_folder
 from tests.models import tiny
 
 
@@ -40,6 +42,31 @@ def test_the_json_says_what_wrote_it_and_has_every_setting(tmp_path):
     assert set(record["written_by"]) == {"suprank", "timm", "torch"}
     assert record["config"]["image_size"] == [160, 160]
     assert [key for key, value in record["config"].items() if value is None] == ["hub_backbone", "head"]
+
+
+def pattern(*shape, divisor):
+    """Numbers that are the same in every version of torch."""
+    count = torch.Size(shape).numel()
+    return ((torch.arange(count) * 40503 % 65536) // 7 % divisor - divisor // 2).reshape(shape) / 64
+
+
+def test_a_folder_of_format_6_gives_the_embeddings_that_it_gave_when_it_was_written(tmp_path):
+    """The JSON is of suprank 0.2.0 before models had ModelHubMixin, and so is the hash of the weights in it."""
+    shutil.copyfile(Path(__file__).with_name("embedder_format_6.json"), tmp_path / "embedder.json")
+    settings = json.loads((tmp_path / "embedder.json").read_text())["config"]
+    state = Embedder(EmbedderConfig.model_validate(settings)).state_dict()
+    for name, value in state.items():
+        if value.is_floating_point():
+            numbers = pattern(*value.shape, divisor=17)
+            state[name] = 0.5 + numbers.abs() if value.ndim == 1 else numbers
+    (tmp_path / "model.safetensors").write_bytes(model_folder.state_bytes(state))
+    embeddings = Embedder.from_pretrained(tmp_path)(4 * pattern(2, 3, 64, 64, divisor=23))
+    torch.testing.assert_close(
+        embeddings,
+        torch.tensor([[0.463389, 0.452002, 0.604052, 0.46485], [0.463799, 0.452173, 0.60381, 0.464589]]),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_saving_again_replaces_and_leaves_nothing_else(tmp_path):

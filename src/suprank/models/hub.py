@@ -199,8 +199,8 @@ def _explanation(causes: list[BaseException], name: HubName, writing: bool) -> s
         why = f"{endpoint} does not answer ({_first_line(causes[-1])})" if len(causes) > 1 else "local_files_only=True"
         return (
             f"{name} cannot be downloaded: {'HF_HUB_OFFLINE is set' if constants.HF_HUB_OFFLINE else why}, and the cache "
-            f"({constants.HF_HUB_CACHE}) does not have it; connect to the Hub once, or copy the folder of the model from a "
-            "machine that has it and name the folder."
+            f"({constants.HF_HUB_CACHE}) does not have it; connect to the Hub once, or copy the model from a machine that "
+            "has it."
         )
     return f"{name} cannot be {doing} ({type(causes[0]).__name__}: {first}); check the network, or HF_ENDPOINT, and try again."
 

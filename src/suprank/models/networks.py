@@ -127,8 +127,8 @@ def _create_pretrained(source: NetworkSource, image_size: tuple[int, int] | None
     except Exception as error:  # what timm connects with raises errors without a common class
         reason = str(error) if isinstance(error, hub.HubError) else f"{type(error).__name__}: {error}".splitlines()[0]
         raise DownloadError(
-            f"the pretrained weights {source.weights} cannot be loaded: {reason.rstrip('.')}. Without a network, get their file "
-            "elsewhere and give weights=FILE."
+            f"the pretrained weights {source.weights} cannot be loaded: {reason.rstrip('.')}. Without a network, get their "
+            "file elsewhere and give weights=FILE."
         ) from error
     if source.weights == source.network:
         return net
