@@ -114,9 +114,9 @@ def create(
             raise ValueError("--untrained and --weights contradict each other; give one.")
         if head is not None and pca is not None:
             raise ValueError("--head and --pca contradict each other: a head is for one projection; give one.")
-        if pca is None and (whiten or root or split or batch_size or workers is not None or skip_broken):
+        if pca is None and (whiten or root or split or batch_size or workers is not None or skip_broken or device):
             raise ValueError(
-                "--whiten, --root, --split, --batch-size, --workers and --skip-broken are for a PCA; give --pca too."
+                "--whiten, --root, --split, --batch-size, --workers, --skip-broken and --device are for a PCA; give --pca too."
             )
         if pca is not None and dim is None:
             raise ValueError("--pca needs --dim, the number of directions to keep: the width of the embeddings.")
@@ -220,10 +220,6 @@ def push(
     branch: Annotated[
         str | None, typer.Option(metavar="NAME", help="Branch to push to; created if need be.", show_default="main")
     ] = None,
-    commit_message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message of the commit.")] = None,
-    create_pr: Annotated[
-        bool, typer.Option("--create-pr", help="Open a pull request instead of pushing to the branch.")
-    ] = False,
     license: Annotated[
         str | None, typer.Option(metavar="ID", help="License of the model: mit, apache-2.0, cc-by-4.0, ...")
     ] = None,
@@ -293,13 +289,5 @@ def push(
                 card = write_repository(dry_run, model, repo, **options)
                 terminal.echo(f"{card}\n{dry_run}: {', '.join(sorted(file.name for file in dry_run.iterdir()))}")
                 return
-            commit = push_to_hub(
-                model,
-                repo,
-                private=private or None,
-                branch=branch,
-                commit_message=commit_message,
-                create_pr=create_pr,
-                **options,
-            )
-    terminal.echo(f"{commit.pr_url or commit.repo_url}: pushed as commit {commit.oid[:12]}")
+            commit = push_to_hub(model, repo, private=private or None, branch=branch, **options)
+    terminal.echo(f"{commit.repo_url}: pushed as commit {commit.oid[:12]}")
