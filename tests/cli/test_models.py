@@ -95,11 +95,11 @@ def test_the_suffix_chooses_the_format_of_an_export(monkeypatch, name, writer):
         (("create", "test_resnet", "--untrained", "--out", "w.pth"), "w.pth is a file; name a folder."),
         (("create", "model"), "model is a saved embedder already; give --pca or --head"),
         (
-            ("create", "model", "--head", "head", "--dim", "5"),
+            ("create", "model", *OF_PCA, "--dim", "5", "--pooling", "gem"),
             "model is a saved embedder, with weights and settings of its own",
         ),
         (
-            ("create", "model", "--head", "head", "--untrained"),
+            ("create", "model", *OF_PCA, "--dim", "5", "--untrained"),
             "model is a saved embedder, with weights and settings of its own",
         ),
         (("create", "model", "--head", "head", *OF_PCA, "--dim", "5"), "--head and --pca contradict each other"),

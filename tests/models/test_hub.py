@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -268,6 +269,16 @@ def test_a_full_disk_is_named(online, monkeypatch):
 
 
 # The card
+
+
+def test_code_of_the_page_on_models_runs(online, tmp_path):
+    _, commit = on_the_hub(online, name="timm/resnet50.a1_in1k")
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    names = {"Embedder": Embedder}
+    blocks = re.findall(r"^```\{code-block\} python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    exec("\n".join(blocks), names)
+    assert online.repositories["org/birds"].private
+    assert names["embedder"].config.backbone == f"hf-hub:timm/resnet50.a1_in1k@{commit}"
 
 
 def test_the_card_has_metadata_that_the_hub_reads(online):

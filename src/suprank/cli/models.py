@@ -259,7 +259,7 @@ def push(
       suprank models push model org/cub-retrieval --report embeddings
     """
     with terminal.plain_errors("a smaller model"), terminal.plain_messages():
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils.tqdm import disable_progress_bars
 
         from suprank.files.folders import refuse_foreign_files
         from suprank.models.hub_names import check_repo_id

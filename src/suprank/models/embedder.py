@@ -306,7 +306,7 @@ class Embedder(
                 create_pr=create_pr,
             )
 
-    def generate_model_card(self, repo_id: str = "org/name", **sections: Any) -> ModelCard:  # type: ignore[override]
+    def generate_model_card(self, repo_id: str = "org/name", **sections: Any) -> ModelCard:
         """The model card of a repository; see `suprank.models.model_card`."""
         return model_card(self, repo_id, **sections)
 

@@ -42,7 +42,7 @@ class HubName(NamedTuple):
 def check_repo_id(repo_id: str) -> None:
     """Raise a ValueError if this cannot be the name of a repository with its owner."""
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(repo_id)
