@@ -227,7 +227,7 @@ def _rankings() -> dict[str, Kind]:
 
     def whole_report(path: Path) -> Any:
         found = Report.load(path.with_name("r.json"))
-        return found.values, str(found)
+        return found.means, str(found)
 
     zipped = gzip.compress(run, mtime=0), gzip.compress(qrels, mtime=0), gzip.compress(ranx, mtime=0)
     return {

@@ -161,7 +161,9 @@ def measure_divisors(test: Images) -> list[Result]:
     every, share = report.per_query["AP-all@10"], report.per_query["recall-all@10"]
     by_found = np.divide(every, share, out=np.zeros_like(every), where=share > 0).mean()
     return [
-        Result("divisor", "first 10, divided by the positives found", "AP@10", float(by_found), report.queries, report.items),
+        Result(
+            "divisor", "first 10, divided by the positives found", "AP@10", float(by_found), report.n_queries, report.n_items
+        ),
         *results("divisor", "first 10, divided by min(10, R)", report, "mAP@10"),
         *results("divisor", "first 10, divided by R", report, "AP-all@10"),
         *results("divisor", "first R, divided by R", report, "mAP@R"),
@@ -195,10 +197,10 @@ def measure_no_positives(test: Images) -> list[Result]:
     kept[first] = True
     report = evaluate(*(getattr(test.take(kept), name) for name in ("embeddings", "species")), metrics=["AP"])
     (without,) = report.without_positives.values()
-    as_zero = report["AP"] * (1 - without / report.queries)
+    as_zero = report["AP"] * (1 - without / report.n_queries)
     return [
         *results("no positives", "left out of the mean", report, "AP"),
-        Result("no positives", "counted as 0", "AP", as_zero, report.queries, report.items),
+        Result("no positives", "counted as 0", "AP", as_zero, report.n_queries, report.n_items),
     ]
 
 
@@ -216,7 +218,7 @@ def measure_ties(test: Images) -> list[Result]:
 
 
 def results(table: str, row: str, report: Report, *metrics: str) -> list[Result]:
-    return [Result(table, row, metric, report[metric], report.queries, report.items) for metric in metrics]
+    return [Result(table, row, metric, report[metric], report.n_queries, report.n_items) for metric in metrics]
 
 
 # mteb itself

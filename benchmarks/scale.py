@@ -488,7 +488,7 @@ def evaluation(queries: int = 1000, levels: int = 2, streamed: bool = False, met
 
         def work() -> dict[str, Any]:
             report = evaluate(asked, own[:queries], gallery, labels, **options)
-            return {name: report[name] for name in ("R@1", "AP") if name in report.values}
+            return {name: report[name] for name in ("R@1", "AP") if name in report}
 
         return work
 

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"ranking"},
     "hierarchy": {"data", "web"},
     # where images meet a model
-    "embedding": {"data", "models"},
+    "embedding": {"ranking", "evaluation", "data", "models"},
     # reads files: what was embedded, too, but never a model
     "explorer": {"ranking", "evaluation", "data", "embedding", "web"},
     # our losses in the trainers of other libraries, and our models in their benchmarks
@@ -61,6 +61,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "ranking/exact/kernels.py": {"triton"},
     "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embedding_files.py": {"pyarrow"},
+    "evaluation/report.py": {"pandas"},
     "evaluation/search.py": {"threadpoolctl"},
     "evaluation/label_tables.py": {"pyarrow"},
     "evaluation/rankings/formats.py": {"pyarrow"},

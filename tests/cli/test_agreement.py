@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.embedding import ImageLoaderSettings, Provenance
+from suprank.embedding import ImageLoaderSettings
 from suprank.evaluation import Report
+from suprank.evaluation.provenance import Provenance
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
 from suprank.training.embedders import build_embedder
@@ -75,9 +76,9 @@ def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading
     done("evaluate", tmp_path / "e", "--decay", 2, "--metric", "R@1", "--out", tmp_path / "one.json")
     chosen = [argument for name in expected for argument in ("--metric", name)]
     done("evaluate", tmp_path / "e", "--decay", 2, *chosen, "--out", tmp_path / "r.json", "--quiet")
-    assert dict(Report.load(tmp_path / "r.json").values) == dict(expected.values)
+    assert dict(Report.load(tmp_path / "r.json")) == dict(expected)
     done("evaluate", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
-    assert dict(Report.load(tmp_path / "run.json").values) == dict(expected.values), "levels and decay are the recipe's"
+    assert dict(Report.load(tmp_path / "run.json")) == dict(expected), "levels and decay are the recipe's"
     assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 

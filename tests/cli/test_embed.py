@@ -83,7 +83,7 @@ def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder
     rows = plain(model, test, transform)
     np.testing.assert_allclose(read_embedded("e", "test").embeddings, rows, atol=1e-5)
     expected = evaluation.evaluate(rows, test.labels, level_names=test.levels, device="cpu", progress=False)
-    assert Report.load("r.json").values == pytest.approx(dict(expected.values), abs=1e-5, nan_ok=True)
+    assert Report.load("r.json").means == pytest.approx(dict(expected), abs=1e-5, nan_ok=True)
 
 
 def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(folder):
@@ -125,7 +125,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
         device="cpu",
         progress=False,
     )
-    assert found.values == pytest.approx(dict(expected.values), abs=1e-5, nan_ok=True)
+    assert found.means == pytest.approx(dict(expected), abs=1e-5, nan_ok=True)
 
 
 def test_splits_levels_precision_and_scales_can_be_chosen():
@@ -329,7 +329,7 @@ def test_machines_embed_a_share_each_one_is_killed_and_the_joined_result_is_that
     assert one.items.table.equals(shared.items.table)
     done("evaluate", "alone", "--device", "cpu", "--out", "alone.json")
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
-    assert Report.load("e.json").values == Report.load("alone.json").values
+    assert Report.load("e.json").means == Report.load("alone.json").means
 
 
 def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_shares(folder, monkeypatch):
@@ -350,9 +350,9 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     np.testing.assert_allclose(source.gallery.unit_embeddings([7, 3]), rows[[7, 3]], atol=1e-6)
     done("evaluate", "rows.npy", "--labels", "rows.parquet", "--device", "cpu", "--out", "rows.json")
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
-    found, expected = (Report.load(name).values for name in ("e.json", "rows.json"))
+    found, expected = (Report.load(name).means for name in ("e.json", "rows.json"))
     assert found == pytest.approx(expected, nan_ok=True)
-    assert source.evaluate(device="cpu").values == pytest.approx(found, nan_ok=True)
+    assert source.evaluate(device="cpu").means == pytest.approx(found, nan_ok=True)
     assert searched("e") == searched("rows.npy", "--manifest", "rows.parquet") != ""
     adapted = AdaptInput.read("e")
     np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))

@@ -188,7 +188,7 @@ def test_the_report_is_what_the_library_computes(folder):
         FOUR, labels, ks=(2,), level_names=("species", "genus"), decay=2, weights=(3, 1), device="cpu", progress=False
     )
     found = Report.load("r.json")
-    assert found.values == pytest.approx(dict(expected.values), nan_ok=True)
+    assert found.means == pytest.approx(dict(expected), nan_ok=True)
     assert found.per_query is None
     assert found.levels == ("species", "genus")
     assert not (folder / "r.queries.npz").exists()

@@ -81,7 +81,7 @@ def test_dml_prints_its_metrics_and_names_its_conventions():
     assert all(f"│ {name}" in printed for name in report)
     assert "protocol dml: every image against all others; the query itself left out by its row;" in printed
     assert report.settings["protocol"] == "dml"
-    assert report.values == suprank.evaluate("test.npy", "test.csv", protocol="dml", ks=[1, 5]).values
+    assert report.means == suprank.evaluate("test.npy", "test.csv", protocol="dml", ks=[1, 5]).means
 
 
 def test_mieb_evaluates_embeddings_against_judgments_by_id():
@@ -89,7 +89,7 @@ def test_mieb_evaluates_embeddings_against_judgments_by_id():
     ids = [[line.split(",")[0] for line in Path(name).read_text().split()[1:]] for name in ("query.csv", "index.csv")]
     run = evaluation.top_k("query.npy", "index.npy", 18, progress=False).named(*ids)
     expected = evaluation.evaluate_run(run, "qrels.json", ["ndcg_cut_10", "recall_5", "map_cut_5"])
-    assert {key: report[key] for key in expected} == pytest.approx(expected.values)
+    assert {key: report[key] for key in expected} == pytest.approx(expected.means)
     assert "│ NDCG-linear@10 │" in printed
     assert "35 more metrics: --all" in printed
     assert "│ P@1000" in done(*SIDES, "--protocol", "mieb", "--qrels", "qrels.json", "--all").stdout
@@ -98,7 +98,7 @@ def test_mieb_evaluates_embeddings_against_judgments_by_id():
 def test_mieb_reads_a_folder_of_embeddings_without_labels():
     files, _ = saved(*SIDES, "--protocol", "mieb", "--qrels", "qrels.json")
     embedded, _ = saved("evaluate", "embedded", "--protocol", "mieb", "--qrels", "qrels.json")
-    assert embedded.values == files.values
+    assert embedded.means == files.means
     assert "have no labels" in refused("evaluate", "embedded", "--protocol", "mieb")
 
 
@@ -124,7 +124,7 @@ def test_gldv2_scores_embeddings_by_labels_or_by_the_solution():
     assert by_solution["mAP@100"] == pytest.approx(by_labels["mAP@100"])
     assert "AP@100 divided by min(100, all positives)" in printed
     private, _ = saved("evaluate", "embedded", "--protocol", "gldv2", "--solution", "solution.csv", "--usage", "Private")
-    assert private.queries == 5
+    assert private.n_queries == 5
     assert private.settings["queries_not_judged"] == 1
     done(*SIDES, "--save-run", "predictions.csv")
     predicted, _ = saved("evaluate", "predictions.csv", "--protocol", "gldv2", "--solution", "solution.csv")
@@ -137,7 +137,7 @@ def test_revisited_is_what_the_ground_truth_asks_for():
     implied, _ = saved("evaluate", "embedded", "--ground-truth", "gnd.json", "--k", 2)
     assert named == implied
     assert "protocol revisited: queries against the gallery, junk removed from each list" in printed
-    assert named.values == suprank.evaluate("embedded", protocol="revisited", ground_truth="gnd.json", ks=[2]).values
+    assert named.means == suprank.evaluate("embedded", protocol="revisited", ground_truth="gnd.json", ks=[2]).means
     with pytest.raises(ValueError, match="and no labels; leave out labels, gallery"):
         suprank.evaluate("embedded", gallery="index.npy", protocol="revisited", ground_truth="gnd.json")
     with pytest.raises(TypeError, match="found by the names in the file"):

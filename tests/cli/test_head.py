@@ -14,8 +14,9 @@ import torch
 
 import suprank
 from suprank.data import Manifest
-from suprank.embedding import Provenance, read_embedded
+from suprank.embedding import read_embedded
 from suprank.evaluation import Report
+from suprank.evaluation.provenance import Provenance
 from suprank.explorer.report.header import header
 from suprank.models import Embedder, Head
 from suprank.workflows.explorers import open_explorer
@@ -55,7 +56,7 @@ def folder(collection, tmp_path, monkeypatch):
 def metrics(*arguments):
     """The metrics that `suprank evaluate` saves."""
     done("evaluate", *arguments, "--out", "r.json", "--device", "cpu", "-q")
-    return dict(Report.load("r.json").values)
+    return dict(Report.load("r.json"))
 
 
 def compared(metric):

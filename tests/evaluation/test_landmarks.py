@@ -56,9 +56,9 @@ def test_a_score_as_a_report():
     assert (list(report), report["mAP@1"]) == (["mAP@1"], score.mean)
     assert report.per_query["mAP@1"].tolist() == list(score.per_query.values()) == [0, 0, 1, 1]
     assert report.query_ids.tolist() == list(DELF_SOLUTION)
-    assert report.queries == 4
+    assert report.n_queries == 4
     # The solution names five images; of the predictions, the first of the second query is another one.
-    assert report.items == score.items == 6
+    assert report.n_items == score.items == 6
     assert report.settings["unanswered"] == 1
     assert report.compare(landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1).report())["mAP@1"].difference == 0
 

@@ -25,7 +25,7 @@ def judged(seed, items=90, depth=1):
     collection = random_collection(seed, queries=24, items=items, dim=8, classes=7, depth=depth)
     collection.labels = [[max(own, 0) for own in row] for row in collection.labels]
     report, named = collection.evaluated(ks=KS), collection.evaluated(metrics=NAMED)
-    report = replace(report, values=report.values | named.values, per_query=report.per_query | named.per_query)
+    report = replace(report, means=report.means | named.means, per_query=report.per_query | named.per_query)
     lists = []
     for scores, level in collection.lists():
         kept = [j for j, own in enumerate(level) if own >= 0]

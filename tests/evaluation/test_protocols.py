@@ -54,7 +54,7 @@ def test_dml_takes_the_finest_of_several_levels():
     embeddings, labels = collection()
     tree = np.stack([labels, labels // 3], axis=1)
     both = evaluate_protocol("dml", embeddings, tree, level_names=["species", "genus"], **QUIET)
-    assert both.values == evaluate_protocol("dml", embeddings, labels, **QUIET).values
+    assert both.means == evaluate_protocol("dml", embeddings, labels, **QUIET).means
     assert both.levels == ("species",)
 
 
@@ -112,7 +112,7 @@ def test_mieb_of_labels_is_mieb_of_their_judgments_and_drops_the_first_result_of
         for query in range(60)
     }
     by_labels = evaluate_protocol("mieb", embeddings, labels, **QUIET)
-    assert by_labels.values == evaluate_protocol("mieb", embeddings, qrels=judged, **QUIET).values
+    assert by_labels.means == evaluate_protocol("mieb", embeddings, qrels=judged, **QUIET).means
     assert by_labels.settings["self_match"] == "first"
     more, other = collection(1)
     assert evaluate_protocol("mieb", embeddings, labels, more, other, **QUIET).settings["self_match"] == "keep"
@@ -122,7 +122,7 @@ def test_mieb_of_labels_is_mieb_of_their_judgments_and_drops_the_first_result_of
 def test_mieb_of_a_few_k_is_that_of_all(levels):
     embeddings, labels = collection(dim=4, levels=levels)
     every, some = (evaluate_protocol("mieb", embeddings, labels, ks=ks, **QUIET) for ks in (None, [1, 3]))
-    assert {key: every[key] for key in some} == some.values
+    assert {key: every[key] for key in some} == some.means
     assert len(every) == 6 * 7
 
 
@@ -146,7 +146,7 @@ def test_mieb_evaluates_lists_in_blocks(monkeypatch):
     options = {**QUIET, "progress": lambda done, total: seen.append((done, total))}
     assert evaluate_protocol("mieb", embeddings, qrels=judged, intervals=True, per_query=True, **options) == whole
     assert seen == [(done, 45) for done in [*range(7, 45, 7), 45]]
-    assert whole.queries == 45  # the others are not judged
+    assert whole.n_queries == 45  # the others are not judged
     assert whole.settings["queries_not_judged"] == 15
     assert whole.settings["grades"] == (1, 2)
 
@@ -154,7 +154,7 @@ def test_mieb_evaluates_lists_in_blocks(monkeypatch):
 def test_mieb_of_a_corpus_of_one_image_that_is_dropped_is_zero():
     embeddings, _ = collection(items=1)
     report = evaluate_protocol("mieb", embeddings, gallery=embeddings, qrels={"0": {"0": 1}}, self_match="first", **QUIET)
-    assert set(report.values.values()) == {0.0}
+    assert set(report.values()) == {0.0}
 
 
 # Landmarks
@@ -178,7 +178,7 @@ def test_gldv2_of_labels_is_that_of_a_solution_and_of_the_challenges_formula():
     assert 0 < len(solution) < 8
     assert by_labels["mAP@100"] == pytest.approx(landmark_map(predictions, solution).mean, abs=1e-12)
     assert by_solution["mAP@100"] == pytest.approx(by_labels["mAP@100"], abs=1e-12)
-    assert by_solution.items == 300
+    assert by_solution.n_items == 300
     assert by_solution.settings["queries_not_judged"] == 8 - len(solution)
     assert by_labels.without_positives == {"label0": 8 - len(solution)}
 
@@ -226,7 +226,7 @@ def test_revisited_is_the_function_of_that_name_with_its_conventions(tmp_path):
         {"easy": [9], "hard": [], "junk": [8]},
     ]
     report = evaluate_protocol("revisited", queries, gallery=gallery, ground_truth=judged, **QUIET)
-    assert report.values == revisited(queries, gallery, judged, **QUIET).values
+    assert report.means == revisited(queries, gallery, judged, **QUIET).means
     assert report.settings["protocol"] == "revisited"
     report.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json") == report

@@ -108,7 +108,7 @@ def test_values_are_trec_evals(drawn, threshold):
         assert column.tolist() == pytest.approx(expected, abs=1e-12), query
     skipped = evaluate_run(run, qrels, [TREC_EVAL[name] for name in names], relevance_threshold=threshold, missing="skip")
     expected = {TREC_EVAL[name]: np.mean([values[name] for values in theirs.values()]) for name in names}
-    assert skipped.values == pytest.approx(expected, abs=1e-12)
+    assert skipped.means == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.skipif(not (CHECKOUT / "test").is_dir(), reason="needs a checkout of usnistgov/trec_eval: SUPRANK_TREC_EVAL=DIR")
@@ -204,7 +204,7 @@ def test_values_are_ranxs_on_files_that_ranx_wrote(ranx, tmp_path):
             theirs_run.save(str(tmp_path / f"run.{extension}"))
     for extension in ("trec", "parquet"):
         report = evaluate_run(tmp_path / f"run.{extension}", tmp_path / f"qrels.{extension}", list(names.values()))
-        assert report.values == pytest.approx({ours: expected[theirs] for theirs, ours in names.items()}, abs=1e-9), extension
+        assert report.means == pytest.approx({ours: expected[theirs] for theirs, ours in names.items()}, abs=1e-9), extension
 
 
 # `evaluate`
@@ -233,7 +233,7 @@ def test_rankings_of_embeddings_saved_as_a_run_have_the_values_of_evaluate(tmp_p
             no_positives="skip",
         )
         expected = {name: theirs[f"{name}/{level}"] for name in flat} | {name: theirs[name] for name in graded}
-        assert report.values == pytest.approx(expected, abs=1e-12)
+        assert report.means == pytest.approx(expected, abs=1e-12)
         # A query without any positive has no judgment, and so is not in the files.
         without = theirs.without_positives[level] - theirs.without_positives["coarse"]
         assert report.settings["queries_without_positives"] == without == (0 if level == "coarse" else 3)
@@ -249,7 +249,7 @@ def test_a_query_that_the_run_lacks_counts_as_0_unless_it_is_skipped():
     assert skip["MRR"] == 1
     assert np.isnan(skip.per_query["MRR"][1])
     for report in (zero, skip):
-        assert (report.queries, report.settings["queries_missing"], report.settings["queries_not_judged"]) == (2, 1, 1)
+        assert (report.n_queries, report.settings["queries_missing"], report.settings["queries_not_judged"]) == (2, 1, 1)
 
 
 def test_a_query_without_relevant_items_counts_as_0_unless_it_is_skipped():
@@ -407,5 +407,5 @@ def test_blocks_of_queries_shrink_with_the_number_of_grades(monkeypatch):
 
 def test_both_ndcgs_of_graded_judgments_are_shown_even_if_their_values_agree():
     report = evaluate_run({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 3, "b": 1}}, ["NDCG@10", "NDCG-linear@10"])
-    assert report.values == {"NDCG@10": 1, "NDCG-linear@10": 1}
+    assert report.means == {"NDCG@10": 1, "NDCG-linear@10": 1}
     assert distinct_keys(report) == ["NDCG@10", "NDCG-linear@10"]

@@ -125,7 +125,7 @@ def metric_report(share: list[int]) -> Report:
     for batch in torch.tensor(share, dtype=torch.long).split(16) if share else ():
         metric.update(embeddings[batch], labels[batch], batch)
     computed, report = metric.compute(), metric.report()
-    assert all(computed[key].item() == value or value != value for key, value in report.values.items())
+    assert all(computed[key].item() == value or value != value for key, value in report.items())
     assert sum(map(len, metric.ids)) == len(share), "after compute() a process holds its own items again"
     return report
 
@@ -164,7 +164,7 @@ def refusals(rank: int, world: int) -> dict[str, str]:
         except (NotImplementedError, ValueError) as error:
             output[name] = f"{type(error).__name__}: {error}"
     mine = slice(rank, None, world)
-    expected = evaluate(embeddings[mine], labels[mine], distributed=False).values
+    expected = evaluate(embeddings[mine], labels[mine], distributed=False).means
     for computed in (alone.compute(), RetrievalMetrics()(embeddings[mine], labels[mine])):
         assert {key: value.item() for key, value in computed.items()} == expected
     return output

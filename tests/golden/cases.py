@@ -266,9 +266,9 @@ def _evaluated(*arrays: Any, levels: tuple[str, ...] = _NAMES, per_query: bool =
 def numbers(report: Any) -> dict[str, Any]:
     """What a report says in numbers; its sentences may be written anew."""
     found = {
-        "values": dict(report.values),
-        "queries": report.queries,
-        "items": report.items,
+        "values": dict(report),
+        "queries": report.n_queries,
+        "items": report.n_items,
         "levels": list(report.levels),
         "without_positives": dict(report.without_positives),
         **{key: report.settings[key] for key in ("ks", "decay", "weights") if key in report.settings},

@@ -207,4 +207,4 @@ def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
         evaluate_subject(file, labels, gallery=file)
     with pytest.raises(ValueError, match=r"id_column, test and frozen are for files"):
         evaluate_subject(np.eye(3), np.array([0, 0, 1]), id_column="id")
-    assert evaluate_subject(file, labels, metrics=["AP"]).queries == 3
+    assert evaluate_subject(file, labels, metrics=["AP"]).n_queries == 3

@@ -55,7 +55,7 @@ def print_comparison(
         if file is not None:
             save_comparison(comparison, names, file)
     finally:  # printed even if saving fails
-        terminal.echo(f"\n{names[0]} against {names[1]}, {report.queries:,} queries")
+        terminal.echo(f"\n{names[0]} against {names[1]}, {report.n_queries:,} queries")
         if left_out:
             terminal.echo(_wrapped(f"levels left out: {', '.join(left_out)}"))
         _print_models(report, other, names)
@@ -153,7 +153,7 @@ def _shared(report: Report, other: Report) -> list[str]:
 
 def _print_models(report: Report, other: Report, names: tuple[str, str]) -> None:
     """Print the model behind each side and how it read the images, with a warning where these or the settings differ."""
-    from suprank.embedding import Provenance
+    from suprank.evaluation.provenance import Provenance
     from suprank.workflows.evaluation import PROVENANCE
 
     own, theirs = (Provenance.from_dict(one.settings.get(PROVENANCE) or {}) for one in (report, other))

@@ -84,7 +84,7 @@ def _table(report: Report, keys: Sequence[str], *, interval_below: bool = False)
 def _counts(report: Report) -> list[str]:
     from suprank.evaluation.report_text import counts_without_positives, interval_lines, protocol_lines
 
-    lines = [f"{report.queries:,} queries, {report.items:,} items", *protocol_lines(report)]
+    lines = [f"{report.n_queries:,} queries, {report.n_items:,} items", *protocol_lines(report)]
     if without := counts_without_positives(report):
         lines.append(f"queries without positives, left out: {', '.join(without)}")
     return [*lines, *(textwrap.fill(line, 80, break_on_hyphens=False) for line in interval_lines(report))]

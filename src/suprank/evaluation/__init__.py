@@ -13,6 +13,7 @@ from suprank.evaluation.protocols import PROTOCOLS, Protocol
 from suprank.evaluation.rankings import Qrels, RankingRun
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import ReportComparison
+from suprank.evaluation.retrieval_data import Items, RetrievalData
 from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
 from suprank.evaluation.run_metrics import evaluate_run
 
@@ -22,6 +23,7 @@ __all__ = [
     "Embeddings",
     "GapBounds",
     "GroundTruth",
+    "Items",
     "LandmarkScore",
     "Protocol",
     "Qrels",
@@ -29,6 +31,7 @@ __all__ = [
     "RankingRun",
     "Report",
     "ReportComparison",
+    "RetrievalData",
     "RetrievalMetrics",
     "decomposability_gap",
     "evaluate",

@@ -169,9 +169,9 @@ def evaluate(
         columns = dict(zip(computed, job.compute(progress_function(progress, "evaluating")), strict=True))
     means = {metric: mean_over_queries(column) for metric, column in columns.items()}
     report = Report(
-        values={str(metric): _mean_of_levels([means[part] for part in some]) for metric, some in parts.items()},
-        queries=len(source),
-        items=len(items),
+        means={str(metric): _mean_of_levels([means[part] for part in some]) for metric, some in parts.items()},
+        n_queries=len(source),
+        n_items=len(items),
         levels=names,
         without_positives=dict(zip(names, _count_without_positives(positives), strict=True)),
         settings={
@@ -183,11 +183,11 @@ def evaluate(
         per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or intervals else None,
         query_ids=None if ids is None else as_array(ids),
     )
-    if all(map(math.isnan, report.values.values())):
+    if all(map(math.isnan, report.values())):
         report = replace(report, settings={**report.settings, UNDEFINED: _why_undefined(own, theirs, gallery is not None)})
     if per_query or intervals:
         levels = dict(zip(names, own.unbind(1), strict=True)) if classes is None else classes
-        report = replace(report, classes=query_classes(levels, report.queries))
+        report = replace(report, classes=query_classes(levels, report.n_queries))
     if intervals:
         report = report.with_intervals()
     return report if per_query else report.without_queries()

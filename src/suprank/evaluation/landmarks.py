@@ -56,8 +56,8 @@ class LandmarkScore:
         key = str(Metric("mAP", self.k))
         return Report(
             {key: self.mean},
-            queries=len(self.per_query),
-            items=self.items,
+            n_queries=len(self.per_query),
+            n_items=self.items,
             levels=("landmark",),
             without_positives={"landmark": 0},
             settings={"ks": [self.k], "unanswered": self.unanswered},

@@ -235,7 +235,9 @@ def _gldv2(
             f"{next(iter(relevant), None)!r}; check the ids (--id)."
         )
     report = landmark_map(_relevant_in_place(data, relevant, cut_offs[0], **options), relevant, cut_offs[0]).report()
-    report = replace(report, items=len(data.gallery), settings={**report.settings, "queries_not_judged": int((~judged).sum())})
+    report = replace(
+        report, n_items=len(data.gallery), settings={**report.settings, "queries_not_judged": int((~judged).sum())}
+    )
     return finish(report)
 
 
@@ -333,9 +335,9 @@ def _mieb(
         values[:, [place[query] for query in kept]] = np.array(list(found.per_query.values()))
     level = "relevance ≥ 1"
     report = Report(
-        values={metric: mean_over_queries(column) for metric, column in zip(metrics, values, strict=True)},
-        queries=len(judged),
-        items=len(data.queries if data.gallery is None else data.gallery),
+        means={metric: mean_over_queries(column) for metric, column in zip(metrics, values, strict=True)},
+        n_queries=len(judged),
+        n_items=len(data.queries if data.gallery is None else data.gallery),
         levels=(level,),
         without_positives={level: 0},
         settings={

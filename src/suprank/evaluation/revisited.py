@@ -209,9 +209,9 @@ def revisited(
     values = revisited_values(places, len(items), ks)
     names = [f"{name}/{protocol}" for name in ("AP", *(f"P@{k}" for k in ks)) for protocol in protocols]
     report = Report(
-        values={name: values[f"m{name}"] for name in names},
-        queries=len(source),
-        items=len(items),
+        means={name: values[f"m{name}"] for name in names},
+        n_queries=len(source),
+        n_items=len(items),
         levels=tuple(protocols),
         without_positives={protocol: values[f"without_positives/{protocol}"] for protocol in protocols},
         settings={"protocol": "revisited Oxford and Paris", "average_precision": "trapezoidal", "ks": list(ks)},

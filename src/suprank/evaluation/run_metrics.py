@@ -79,7 +79,7 @@ def evaluate_run(
     Example:
         >>> qrels = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"d": 1}}
         >>> report = evaluate_run({"q1": {"b": 0.9, "a": 0.8, "x": 0.1}}, qrels, ["AP", "NDCG@10", "ndcg_cut_10"])
-        >>> {key: round(value, 4) for key, value in report.values.items()}
+        >>> {key: round(value, 4) for key, value in report.items()}
         {'AP': 0.5, 'NDCG@10': 0.3984, 'NDCG-linear@10': 0.4299}
         >>> evaluate_run({"q1": {"b": 0.9, "a": 0.8}}, qrels, ["AP"], missing="skip")["AP"]
         1.0
@@ -113,9 +113,9 @@ def evaluate_run(
         values[:, ~in_run] = np.nan
     name = f"relevance ≥ {threshold}"
     report = Report(
-        values={str(metric): mean_over_queries(column) for metric, column in zip(chosen, values, strict=True)},
-        queries=len(judgments.levels),
-        items=len(set(ranked.item_ids)),
+        means={str(metric): mean_over_queries(column) for metric, column in zip(chosen, values, strict=True)},
+        n_queries=len(judgments.levels),
+        n_items=len(set(ranked.item_ids)),
         levels=(name,),
         without_positives={name: int(without.sum()) if no_positives == "skip" else 0},
         settings={

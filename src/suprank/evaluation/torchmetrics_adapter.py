@@ -142,7 +142,7 @@ class RetrievalMetrics(Metric):
     def compute(self) -> dict[str, Tensor]:
         """The mean of each metric over the queries, as float64 scalars, by the keys of `evaluate`; for `log_dict`."""
         self._report = self._evaluate()
-        return {key: torch.tensor(value, dtype=torch.float64, device=self.device) for key, value in self._report.values.items()}
+        return {key: torch.tensor(value, dtype=torch.float64, device=self.device) for key, value in self._report.items()}
 
     def report(self) -> Report:
         """The same as a `Report`, with the values of each query. As with `compute`, all processes must call it."""

@@ -45,8 +45,8 @@ import numpy as np
 
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
-from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import all_classes, build_query_gallery, column, common_levels, ranked_parts
+from suprank.evaluation.provenance import Provenance
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.atomic import own_file

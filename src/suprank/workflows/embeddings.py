@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from suprank.data import Manifest
-    from suprank.embedding import ImageLoaderSettings, Provenance
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder, Head
 
 _log = logging.getLogger(__name__)
@@ -175,7 +176,8 @@ def _warn_of_overrides(
 ) -> None:
     """Warn if images are loaded or embedded differently from how a saved model was evaluated."""
     from suprank.data.jpeg import is_installed
-    from suprank.embedding import ImageLoaderSettings, Provenance
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.evaluation.provenance import Provenance
 
     if not _is_saved(model, embedder):
         return  # a backbone alone was never evaluated by us, so there is nothing to differ from
@@ -218,7 +220,7 @@ def _provenance(
     embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
 ) -> Provenance:
     """How embeddings are made with these settings, to be compared; the parameters of the network are not counted."""
-    from suprank.embedding import Provenance
+    from suprank.evaluation.provenance import Provenance
 
     assert settings.settings is not None, "made by ImageLoaderSettings.for_model"
     images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}

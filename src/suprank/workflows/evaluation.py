@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
-    from suprank.embedding import Provenance
     from suprank.embedding.parts import EmbeddedPart
     from suprank.embedding.query_gallery import QueryGallery
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.label_encoding import Labels
+    from suprank.evaluation.provenance import Provenance
     from suprank.files.sharded_array import Shards
     from suprank.models import Head
 
@@ -301,10 +301,10 @@ class EvaluationInput:
         label_separator: str | None = None,
         labeled: bool = True,
     ) -> EvaluationInput:
-        from suprank.embedding.provenance import Provenance, check_comparable
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids, label_names
         from suprank.evaluation.label_tables import read_label_table
+        from suprank.evaluation.provenance import Provenance, check_comparable
 
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
         table = read_label_table(Path(labels))
@@ -350,12 +350,13 @@ class EvaluationInput:
         """Read a folder of `suprank embed`."""
         from suprank.data import Manifest
         from suprank.data.duplicates import repeated_images
-        from suprank.embedding import Provenance, ranked_parts
+        from suprank.embedding import ranked_parts
         from suprank.embedding.parts import PARTS, embedded_parts
         from suprank.embedding.query_gallery import ids_and_digests
         from suprank.embedding.shards import ITEMS
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels
+        from suprank.evaluation.provenance import Provenance
         from suprank.workflows.run_embeddings import check_run_or_embeddings
 
         if not any((folder / part).is_dir() for part in PARTS):
@@ -423,8 +424,8 @@ class EvaluationInput:
         self, head: Head, progress: Callable[[str, int, int], None] = lambda what, done, total: None
     ) -> EvaluationInput:
         """The same queries and gallery after the head. Embeddings that already went through one are refused."""
-        from suprank.embedding import Provenance
         from suprank.evaluation.embeddings import Embeddings
+        from suprank.evaluation.provenance import Provenance
         from suprank.workflows.heads import apply_head, head_added
 
         def applied(side: Embeddings) -> Embeddings:
@@ -497,7 +498,7 @@ class EvaluationInput:
         if self.head is not None:
             known[HEAD] = self.head
         report = replace(report, settings={**report.settings, **known})
-        if keep and report.query_ids is None and self.query_ids is not None and report.queries == len(self.query_ids):
+        if keep and report.query_ids is None and self.query_ids is not None and report.n_queries == len(self.query_ids):
             report = replace(report, query_ids=np.array(self.query_ids))
         if intervals:  # after the settings, because their sentence is about the training too
             report = report.with_intervals()
@@ -548,10 +549,10 @@ def read_revisited(
 
     `head`, if given, is applied to both.
     """
-    from suprank.embedding import Provenance
     from suprank.embedding.parts import read_embedded
     from suprank.embedding.query_gallery import column
     from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.provenance import Provenance
     from suprank.workflows.heads import apply_head, load_head
 
     loaded = None if head is None else load_head(head, device)

@@ -193,7 +193,7 @@ def _check_embeddings(folder: Path, embedder: Embedder) -> None:
 
 
 def _check_report(report: Report, embedder: Embedder, where: str) -> None:
-    from suprank.embedding import Provenance
+    from suprank.evaluation.provenance import Provenance
     from suprank.workflows.evaluation import PROVENANCE
 
     made_by = Provenance.from_dict(report.settings.get(PROVENANCE) or {})
@@ -252,7 +252,7 @@ def _metrics(report: Report, dataset: str) -> dict[str, Any]:
     )
 
     columns, rows = metric_grid(report, quoted_keys(report))
-    about = f"In percent, on {dataset}: {pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}."
+    about = f"In percent, on {dataset}: {pluralize(report.n_queries, 'query', 'queries')}, {report.n_items:,} items."
     if lines := interval_lines(report):
         about += f" {'. '.join(lines)}"
     if without := counts_without_positives(report):
@@ -286,10 +286,10 @@ def _eval_results(report: Report, dataset: str, dataset_id: str, split: str) -> 
             dataset_split=split,
             metric_type=re.sub(r"[^a-z0-9]+", "_", name.lower().replace("@", "_at_")),
             metric_name=name if len(report.levels) < 2 else f"{name} ({column})",
-            metric_value=float(percent(report.values[key])),
+            metric_value=float(percent(report[key])),
         )
         for name, column, key in cells
-        if not math.isnan(report.values[key])
+        if not math.isnan(report[key])
     ]
 
 

@@ -29,7 +29,7 @@ def report(levels=("class",), **columns):
     values = {key: float(np.nanmean(one)) if not np.isnan(one).all() else math.nan for key, one in per_query.items()}
     queries = len(next(iter(per_query.values())))
     classes = {levels[0]: np.arange(queries)}
-    return Report(values, queries=queries, items=queries, levels=levels, per_query=per_query, classes=classes)
+    return Report(values, n_queries=queries, n_items=queries, levels=levels, per_query=per_query, classes=classes)
 
 
 def compared(one, other, names=("new", "old")):
@@ -226,7 +226,7 @@ def test_one_run_is_described_by_how_often_the_first_item_is_right():
 
 
 def test_longer_lists_stand_in_for_a_missing_r_at_1():
-    ten = Report({"R@10": 0.5, "R@20": 0.6}, queries=2, items=2, levels=("class",))
+    ten = Report({"R@10": 0.5, "R@20": 0.6}, n_queries=2, n_items=2, levels=("class",))
     assert [one.key for one in headlines([ten])] == ["R@10"]
     assert run_verdict(ten, {}).lead == "One of the first 10 items has the right class for 50.0 % of the queries."
 

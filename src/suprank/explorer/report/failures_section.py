@@ -102,7 +102,7 @@ def first_items_part(runs: Sequence[RunFindings], reports: Sequence[Report]) -> 
     counts = [first_item_levels(report) for report in reports]
     queries = int(counts[0].sum())
     title = "What is found first"
-    without = reports[0].queries - queries
+    without = reports[0].n_queries - queries
     if not queries:
         return Part(title, None, None, (f"No query has another image of its {levels[0]} to find.",))
     relations = _relations(levels)

@@ -305,6 +305,6 @@ def _p(text: str) -> str:
 
 
 def _nothing(report: Report) -> str:
-    if not report.queries:
+    if not report.n_queries:
         return "There is no query, so nothing could be measured."
     return "Nothing could be measured: no query shares its class with an item."

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from suprank.embedding.shards import RECORD, RESULT
 from suprank.files.atomic import own_file
 
 if TYPE_CHECKING:
     from os import PathLike
+
+RESULT, RECORD = "embeddings.npy", "run.json"
+"""In the folder of a part: its embeddings, and how they were made."""
 
 _TITLES = {
     "backbone": "backbone",
