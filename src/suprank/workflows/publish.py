@@ -147,7 +147,7 @@ def _evaluate(
 ) -> _Evaluated:
     from suprank.evaluation import Report
     from suprank.workflows.embeddings import load_embedder
-    from suprank.workflows.evaluation import EvaluationInput
+    from suprank.workflows.evaluation import evaluate
     from suprank.workflows.run_embeddings import load_run_model, open_source, read_run_config
 
     run = Path(model) if isinstance(model, str | PathLike) and (Path(model) / "recipe.toml").is_file() else None
@@ -168,10 +168,14 @@ def _evaluate(
     if report is not None:
         _check_embeddings(place, embedder)
     source = open_source(place, test, device, progress, trust_code=trust_code)
-    data = EvaluationInput.read(
-        place, test=source.test if report is None else None, device=device, progress=progress, trust_code=trust_code
+    metrics = evaluate(
+        place,
+        test=source.test if report is None else None,
+        intervals=True,
+        device=device,
+        trust_code=trust_code,
+        progress=lambda done, total: progress("evaluating", done, total),
     )
-    metrics = data.evaluate(intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total))
     dataset = place.resolve().name
     if known.config is not None and report is None:
         dataset = Path(known.config.data.tests.get(source.test, known.config.data.manifest)).stem
