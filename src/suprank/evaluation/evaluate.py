@@ -131,8 +131,7 @@ def evaluate(
     ranking |= {"self_index": self_index, "checkpoint": checkpoint}
     search: dict[str, Any] = {"normalize": normalize, "device": device, "memory_budget": memory_budget, "progress": progress}
     if chosen is None:
-        if not data.levels:
-            raise ValueError(f"{data.name}: there are no labels, so nothing is relevant to a query; give labels, or truth.")
+        data.require_labels()
         report = ranking_report(data, ks=ks, distributed=distributed, **ranking, **search)
     else:
         if given := [name for name, one in ranking.items() if one is not None]:
