@@ -218,10 +218,10 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, gi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gone",), "there is no folder gone; name a folder of `suprank train` or `suprank embed`, or a file."),
-        (("photos",), "photos is neither a folder of `suprank train`"),
+        (("gone",), "there is no gone; name a folder of `suprank train` or `suprank embed`, a file of embeddings"),
+        (("photos",), "photos has no embeddings; name a folder of `suprank train` or `suprank embed`"),
         (("e", "--level", "order"), "e has no level 'order'; choose from class, group."),
-        (("e", "--labels", "m.parquet"), "a folder has its own labels, gallery and ids"),
+        (("e", "--labels", "m.parquet"), "e is a folder, which has its own labels, gallery and ids"),
     ],
 )
 def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):

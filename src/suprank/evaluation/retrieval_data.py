@@ -466,5 +466,7 @@ def _class_names(tables: Sequence[LabelTable], coded: Labels) -> dict[str, Seque
                     several = own if isinstance(own, list) else [own]
                     names.update(zip(several, [text] if isinstance(text, str) else text, strict=False))
         names.pop(-1, None)
-        found[level] = [names.get(label, "") for label in range(max(names, default=-1) + 1)]
+        sides = (labels for labels in (coded.queries, coded.gallery) if labels is not None)
+        highest = max((int(labels[:, column].max(initial=-1)) for labels in sides), default=-1)
+        found[level] = [names.get(label, "") for label in range(highest + 1)]  # "" for the placeholder of a gap
     return found
