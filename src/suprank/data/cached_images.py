@@ -162,9 +162,9 @@ def _decode_all(
                 progress(len(shapes), len(dataset))
     pixels = torch.empty(size, dtype=torch.uint8)
     while pieces:  # from the last, so that no more than one piece is in memory twice
-        piece = pieces.pop()
-        pixels[size - len(piece) : size] = piece
-        size -= len(piece)
+        last = pieces.pop()
+        pixels[size - len(last) : size] = last
+        size -= len(last)
     return _Decoded(pixels, np.array(shapes, np.int64).reshape(-1, 2), broken)
 
 
