@@ -11,8 +11,8 @@ relative to ImageFolder. Files are in the page cache, so the disk is not measure
 device, where it is part of the backbone's time. "Turbo" is the decoder of that name (needs `suprank[vision]`), in bytes too,
 with the same pixels; "decoded smaller" is a fraction of the size where the transform needs no more.
 
-`--against` measures in fresh processes, in turns, and keeps the best of each: opening, the time until the first batch, decoding,
-decoding and embedding, and the memory that only a worker has; of archives with `--members` members, listed and from the cache.
+`--against` measures in fresh processes, in turns, and keeps the best of each: opening, the time until the first batch,
+decoding, decoding and embedding, and the memory that only a worker has; of archives with `--members` members too.
 """
 
 from __future__ import annotations
