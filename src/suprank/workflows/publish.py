@@ -147,7 +147,7 @@ def _evaluate(
 ) -> _Evaluated:
     from suprank.evaluation import Report
     from suprank.workflows.embeddings import load_embedder
-    from suprank.workflows.evaluation import evaluate
+    from suprank.workflows.evaluate import evaluate
     from suprank.workflows.run_embeddings import load_run_model, open_source, read_run_config
 
     run = Path(model) if isinstance(model, str | PathLike) and (Path(model) / "recipe.toml").is_file() else None
@@ -197,8 +197,8 @@ def _check_embeddings(folder: Path, embedder: Embedder) -> None:
 
 
 def _check_report(report: Report, embedder: Embedder, where: str) -> None:
+    from suprank.evaluation.evaluate import PROVENANCE
     from suprank.evaluation.provenance import Provenance
-    from suprank.workflows.evaluation import PROVENANCE
 
     made_by = Provenance.from_dict(report.settings.get(PROVENANCE) or {})
     parameters = sum(parameter.numel() for parameter in embedder.parameters())
