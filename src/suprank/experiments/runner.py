@@ -1,155 +1,84 @@
-"""Running the runs of an experiment: each once, several at a time, on this machine or as a SLURM array.
+"""Functions in other processes, several at a time: each answer is what the function returned, or the exception that ended it.
 
-Every run is a process of `suprank train`, which resumes what was interrupted. An experiment can be stopped and started again.
+    for task, answer in run(train_run, [Task("seed=0", (config, "runs/0"), Path("logs/0.log")), ...], jobs=4):
+        if answer.error is None: ...
+
+A process is forked from the standard library's fork server, which has imported torch and Lightning once, and computes nothing;
+where there is none (macOS, Windows) it is spawned. It has one pipe, for its tasks, reports and answers, and imports neither the
+caller's `__main__` nor anything of the working folder first. Whatever happens to it fails its own task only. If the caller
+dies, it gets SIGTERM, and so do tasks when the caller is stopped: a training saves a checkpoint then.
 """
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
+import pickle
+import random
 import signal
-import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections import deque
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.experiments import fork_server, slurm
-from suprank.experiments.fork_server import ForkedRun, ForkServer
-from suprank.experiments.results import read_outcome
-from suprank.experiments.worker_processes import WorkerPool, WorkerRun, open_log
-from suprank.files.locking import lock_folder
+from suprank.system.child_processes import safe_environment
 from suprank.system.custom_code import handed_consents
 from suprank.system.platforms import usable_cores
-from suprank.training.code_copies import check_finished_run, find_sources
-from suprank.training.run_folder import RESULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from multiprocessing.connection import Connection
     from types import FrameType
 
-    from suprank.experiments.grid import Combination
-    from suprank.experiments.tables import Table
-    from suprank.training.config import TrainConfig
-
-LOCK = "sweep.lock"
-LAST_LINES = 15  # of the log of a run that failed
-POLL_SECONDS = 0.1
-PROGRAM = [sys.executable, "-P", "-m", "suprank"]  # -P: no module of the current folder, which may be anybody's
-
-
-class Display:
-    """A base class whose methods do nothing: override those that you want to show, as the command line does."""
-
-    def begin(self, runs: int) -> None:
-        """This many runs are about to be run on this machine."""
-
-    def run_started(self, name: str) -> None:
-        """A run was started."""
-
-    def run_progress(self, name: str, done: int, steps: int, loss: float | None) -> None:
-        """`done` of the `steps` of a run are done; known for runs in `suprank.experiments.parallel` only."""
-
-    def run_ended(self, name: str, failure: str) -> None:
-        """A run ended; `failure` is empty if it left a result."""
-
-    def end(self) -> None:
-        """No run is left on this machine; follows every `begin`, also after an error."""
-
-    def skipped(self, finished: int, total: int) -> None:
-        """`finished` of `total` runs were finished before, and are not run again."""
-
-    def note(self, text: str) -> None:
-        """Something that a user should know."""
-
-    def table(self, table: Table, *, seconds: bool = False) -> None:
-        """A table of results; called also if the table cannot be written. `seconds` asks for the column of times."""
+CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+# Not tensorboard, because gRPC may crash in processes that are forked and fork again.
+PRELOAD = ("suprank.training.loop", "suprank.models", "pandas", "pyarrow.parquet")
+POLL_SECONDS = 0.1  # until a signal, or the end of a process whose own children live on, is noticed
+SECONDS_TO_SAVE = 60.0  # before processes are killed, if the caller fails; after a signal a second one kills them
+SERVER_DIED = 255  # what multiprocessing says of a process whose fork server is gone; the process may live
 
 
 class Task(NamedTuple):
-    """A run to do: its command, the folder of its result, and the log of what it prints."""
+    """One call of the function: its arguments, which are pickled, and the file to which its output is appended.
+
+    A task that `needs_new_process`, such as a training with code of the user's own, shares its process with no other one.
+    """
 
     name: str
-    command: list[str]
-    folder: Path
-    log: Path
+    arguments: tuple[Any, ...]
+    log: Path | None = None
+    needs_new_process: bool = False
 
-    @classmethod
-    def create(cls, name: str, recipe: str, overrides: Sequence[str], folder: Path) -> Task:
-        """The run of this name in the folder of an experiment."""
-        return cls(name, train_command(recipe, overrides, folder / name), folder / name, folder / "logs" / f"{name}.log")
 
-    @property
-    def last_lines(self) -> str:
-        """The end of the log, where a run that failed says why."""
+class Answer(NamedTuple):
+    """What a task returned, or the exception that ended it, whose cause is the traceback in its process."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+class Crashed(Exception):  # noqa: N818 - the process may have been killed for a good reason
+    """A process ended without an answer. The exit code is negative if a signal ended it."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        number = -self.exit_code if self.exit_code < 0 else self.exit_code - 128  # as shells say it
         try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
-        return "\n".join(lines[-LAST_LINES:])
-
-    def start(
-        self, environment: Mapping[str, str] | None = None, *, log: Path | None = None, lock: int | None = None
-    ) -> subprocess.Popen[bytes]:
-        """Start the run as a process in a session of its own: Ctrl-C reaches the experiment, which then asks its runs to save.
-
-        The process inherits `lock`, the descriptor of the experiment's lock, so that it holds the lock too: if the experiment
-        is killed and the run lives on, no other experiment starts the same run a second time.
-        """
-        with open_log(log or self.log) as file:
-            return subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=_full_environment(environment or {}),
-                pass_fds=() if lock is None or os.name == "nt" else (lock,),  # Windows cannot pass a descriptor on
-                start_new_session=True,
-            )
-
-    @property
-    def can_fork(self) -> bool:
-        """Whether a fork server or a worker can start the run: its command is `suprank train`, on a system that has these."""
-        return fork_server.is_supported() and self.command[:5] == [*PROGRAM, "train"]
-
-    def fork(self, server: ForkServer, environment: Mapping[str, str], *, lock: int | None = None) -> ForkedRun:
-        """Start the run as `start` does, as a fork of the server, which has imported everything."""
-        with open_log(self.log) as file:
-            return server.start(
-                self.command[len(PROGRAM) :],
-                _full_environment(environment),
-                log=file.fileno(),
-                lock=lock,
-                fallback=lambda: self.start(environment, lock=lock),
-            )
-
-    def run_in(self, pool: WorkerPool, slot: int, environment: Mapping[str, str], *, lock: int | None = None) -> WorkerRun:
-        """Run it in the worker of a slot, after the runs that the worker had before."""
-        arguments, variables = self.command[len(PROGRAM) :], _full_environment(environment)
-        return pool.start(slot, arguments, variables, run=self.folder, log=self.log, lock=lock)
-
-    def failure(self, code: int) -> str:
-        """What went wrong with a run that ended with this exit code; empty if it left a result."""
-        if code == 0 and (self.folder / RESULT).exists():
-            return ""
-        reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return reason if code else "ended without a result"
-
-
-def _full_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a run: ours, with our consents and these changes, and UTF-8 as the encoding of the log."""
-    return {"PYTHONIOENCODING": "utf-8", **os.environ, **handed_consents(), **changes}
-
-
-class EndedTask(NamedTuple):
-    """A run that ended; `failure` is empty if it left a result. The exit code is negative if a signal ended it."""
-
-    task: Task
-    failure: str
-    code: int
+            name = signal.Signals(number).name
+        except ValueError:
+            return f"ended with exit code {self.exit_code}"
+        return f"was ended by {name}" + (" (perhaps memory ran out)" if name == "SIGKILL" else "")
 
 
 class ExperimentStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
@@ -160,198 +89,142 @@ class ExperimentStopped(Exception):  # noqa: N818 - not an error: somebody asked
         self.signal = number
 
 
-class Record(Protocol):
-    """What the folder of an experiment says about it: a `Sweep` or a `Comparison`."""
-
-    @property
-    def runs(self) -> tuple[Combination, ...]: ...
-    def save(self, folder: Path) -> None: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An experiment that was checked and can be run: its record, and a task and a config for each run that was asked for.
-
-    The record may have further runs, of earlier calls. `configs` may leave out runs that differ only in their seed.
-    """
-
-    record: Record
-    folder: Path
-    tasks: list[Task]
-    configs: list[TrainConfig]
-    job_name: str
-
-    def run(
-        self,
-        *,
-        jobs: int | None = None,
-        workers: WorkerPool | None = None,
-        slurm_options: Sequence[str] = (),
-        display: Display | None = None,
-    ) -> list[str]:
-        """Run what is not finished, and return the names of the runs that failed. `workers` are as in `run_tasks`.
-
-        With `slurm_options` (KEY=VALUE, as for sbatch) the runs are submitted as a SLURM array, and nothing is waited for.
-        """
-        parameters = slurm.slurm_parameters(slurm_options, self.configs, jobs, self.job_name) if slurm_options else None
-        with self.open() as lock:
-            return self.run_tasks(
-                self.tasks,
-                jobs=jobs,
-                workers=workers,
-                lock=lock,
-                slurm_parameters=parameters,
-                display=display or Display(),
-            )
-
-    @contextmanager
-    def open(self) -> Iterator[int]:
-        """Make the folder, lock it for this process and save the record in it. Yields the lock's file descriptor.
-
-        Code that the recipes name must have the user's consent, before any run starts.
-        """
-        for config in self.configs:
-            find_sources(config, self.folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another --out.") from error
-        with lock_experiment(self.folder) as lock:
-            self.record.save(self.folder)
-            yield lock
-
-    def run_tasks(
-        self,
-        tasks: Sequence[Task],
-        *,
-        jobs: int | None,
-        workers: WorkerPool | None,
-        lock: int,
-        slurm_parameters: tuple[str, dict[str, Any]] | None,
-        display: Display,
-    ) -> list[str]:
-        """Run those of the tasks that are not finished, here or in SLURM, and return the names of those that failed."""
-        waiting = [task for task in tasks if read_outcome(task.folder) is None]
-        for task in tasks:
-            if task not in waiting:
-                check_finished_run(task.folder)
-        if len(waiting) < len(tasks):
-            display.skipped(len(tasks) - len(waiting), len(tasks))
-        if slurm_parameters is None:
-            gpus = shared_gpus(self.configs, jobs or 1)
-            return _run_here(waiting, jobs or 1, lock, gpus, display, workers=workers)
-        submit(waiting, self.folder, *slurm_parameters, display)
-        return []
-
-
-def lock_experiment(folder: Path) -> AbstractContextManager[int]:
-    """Hold the lock of an experiment's folder, which its runs inherit; yields the lock's file descriptor."""
-    return lock_folder(
-        folder, "running a sweep or comparison (or one of its runs is still running) in", "wait for it, or stop it", name=LOCK
-    )
-
-
-def train_command(recipe: str, overrides: Sequence[str], folder: Path) -> list[str]:
-    """`suprank train`, started or resumed, by this Python."""
-    return [*PROGRAM, "train", recipe, *overrides, "--out", str(folder), "--resume"]
-
-
-def shared_gpus(configs: Sequence[TrainConfig], jobs: int) -> list[str]:
-    """The GPUs, as CUDA_VISIBLE_DEVICES names them, among which runs at the same time are distributed; none if a run takes
-    several GPUs, or none."""
-    if jobs == 1 or any(config.engine.devices > 1 or config.engine.accelerator == "cpu" for config in configs):
-        return []
-    import torch
-
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [gpu for gpu in named.split(",") if gpu] if named else [str(gpu) for gpu in range(torch.cuda.device_count())]
-
-
-def run_tasks(
-    waiting: Sequence[Task],
-    jobs: int = 1,
+def run(
+    function: Callable[..., Any],
+    tasks: Iterable[Task],
     *,
-    lock: int | None = None,
+    jobs: int = 1,
     gpus: Sequence[str] = (),
-    workers: WorkerPool | None = None,
-    display: Display | None = None,
-) -> Iterator[EndedTask]:
-    """Run the tasks, `jobs` at a time, and yield each as it ends; one that fails does not keep the others from running.
+    keep: bool = False,
+    on_start: Callable[[Task], object] = lambda task: None,
+    on_report: Callable[[Task, Any], object] = lambda task, values: None,
+) -> Iterator[tuple[Task, Answer]]:
+    """Call the function for each task, `jobs` at a time, and yield each with its answer as it ends.
 
-    Tasks that the caller adds to a deque `waiting` in the meantime are run too. Tasks at the same time share the cores, and
-    take turns at `gpus`. If there are several trainings, a `ForkServer` starts them, so that modules are imported once. With
-    `workers` they take turns in `jobs` processes instead, each of which initializes CUDA once. On SIGINT, SIGTERM or SIGHUP the
-    runs get SIGTERM and are waited for; a second signal kills them. Then `ExperimentStopped` is raised.
+    Tasks that the caller adds to a deque `tasks` in the meantime are done too. Those at the same time share the cores, and take
+    turns at `gpus`. With `keep` a process does task after task until one fails, so that it initializes CUDA once; else each has
+    a process of its own. `on_start` is called with each task, and `on_report` with what it passes to `report`.
+
+    On SIGINT, SIGTERM or SIGHUP tasks get SIGTERM and are waited for; a second signal kills them. Then `ExperimentStopped` is
+    raised. No process is left behind, also if the caller fails, or goes on without the remaining answers.
     """
-    display = display or Display()
-    queue = waiting if isinstance(waiting, deque) else deque(waiting)
-    running: dict[int, tuple[Task, subprocess.Popen[bytes] | ForkedRun | WorkerRun]] = {}
-    with _catch_signals() as caught, ForkServer() as server:
+    queue = tasks if isinstance(tasks, deque) else deque(tasks)
+    processes: dict[int, _Process] = {}
+    with _catch_signals() as caught:
         try:
-            while queue or running:
+            while queue or any(process.task for process in processes.values()):
                 for slot in range(jobs):
-                    if queue and slot not in running and not caught:
-                        task = queue.popleft()
-                        display.run_started(task.name)
-                        environment = _environment(slot, jobs, gpus)
-                        if task.can_fork and workers is not None:
-                            running[slot] = task, task.run_in(workers, slot, environment, lock=lock)
-                        elif task.can_fork and (queue or server.pid):  # for a single run, the server would be no gain
-                            running[slot] = task, task.fork(server, environment, lock=lock)
-                        else:
-                            running[slot] = task, task.start(environment, lock=lock)
-                if caught:
-                    raise ExperimentStopped(caught[0])
-                for slot, (task, process) in list(running.items()):
-                    if (code := process.poll()) is not None:
-                        del running[slot]
-                        yield EndedTask(task, task.failure(code), code)
-                time.sleep(POLL_SECONDS if running else 0)
+                    if caught:
+                        raise ExperimentStopped(caught[0])
+                    if not queue or (slot in processes and processes[slot].task):
+                        continue
+                    task = queue.popleft()
+                    on_start(task)
+                    try:
+                        if slot in processes and (task.needs_new_process or not processes[slot].is_alive()):
+                            processes.pop(slot).end()
+                        if slot not in processes:
+                            processes[slot] = _Process(function, _environment(slot, jobs, gpus))
+                        processes[slot].send(task)
+                    except Exception as error:  # no process is left on this machine, or an argument cannot be pickled
+                        if slot in processes:
+                            processes.pop(slot).end()
+                        yield task, Answer(error=error)
+                wait([process.connection for process in processes.values() if process.task], POLL_SECONDS)
+                for slot, process in list(processes.items()):
+                    if (done := process.task) and (answer := process.receive(on_report)):
+                        process.task = None
+                        if not keep or answer.error or done.needs_new_process or not process.is_reusable:
+                            processes.pop(slot).end()
+                        yield done, answer
+            if caught:
+                raise ExperimentStopped(caught[0])
         finally:
-            _stop([process for _, process in running.values()], caught)
+            _stop(list(processes.values()), caught)
 
 
-def _run_here(
-    waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str], display: Display, *, workers: WorkerPool | None
-) -> list[str]:
-    """Run the tasks on this machine, and return the names of those that failed."""
-    failed = []
-    display.begin(len(waiting))
-    try:
-        tasks = run_tasks(waiting, jobs, lock=lock, gpus=gpus, workers=workers, display=display)
-        for task, failure, _ in tasks:
-            display.run_ended(task.name, failure)
-            if failure:
-                failed.append(task.name)
-                display.note(f"{task.name} {failure}; the end of {task.log}:\n{task.last_lines}")
-    finally:
-        display.end()
-    return failed
+class _Process:
+    """A process, as seen from the caller, and the task that it is doing."""
 
+    def __init__(self, function: Callable[..., Any], environment: Mapping[str, str]) -> None:
+        self.connection, theirs = CONTEXT.Pipe()
+        self.task: Task | None = None
+        self.is_reusable = True
+        self.process = CONTEXT.Process(target=_work, args=(theirs, function, dict(environment)))
+        CONTEXT.set_forkserver_preload(list(PRELOAD))
+        with theirs, safe_environment(), _without_main():
+            self.process.start()
 
-def submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: Mapping[str, object], display: Display) -> None:
-    """Submit the tasks that are neither finished nor in the queue."""
-    queue = slurm.queued_jobs(folder) if cluster == "slurm" else {}
-    queued = [task for task in waiting if task.name in queue]
-    if queued:
-        jobs = ", ".join(sorted({queue[task.name] for task in queued}))
-        display.note(
-            f"{len(queued)} runs are in the queue already, or too new for SLURM to know them: {jobs}. "
-            f"If they are not, remove {folder / 'slurm' / 'jobs.json'}."
-        )
-    new = [task for task in waiting if task.name not in queue]
-    if new:
-        for name, job in slurm.submit_tasks(new, folder, cluster, parameters).items():
-            display.note(f"{job.job_id}: {name}")
-        display.note(f"submitted {len(new)} runs. Give the same command again, or with --collect, for the table.")
+    def send(self, task: Task) -> None:
+        # Pickled here, so that what cannot be pickled is an error before anything is sent.
+        self.connection.send_bytes(pickle.dumps(task))
+        self.task = task
+
+    def receive(self, on_report: Callable[[Task, Any], object]) -> Answer | None:
+        """The answer, if it is there. A process that ends without one, even if its own children live on, has crashed."""
+        assert self.task is not None
+        has_ended = not self.is_alive()  # before reading: all that it has sent is there then
+        try:
+            while self.connection.poll():
+                message = self.connection.recv()
+                if isinstance(message, _Sent):
+                    self.is_reusable = message.is_reusable
+                    return message.answer()
+                on_report(self.task, message)
+        except (EOFError, ConnectionResetError):
+            has_ended = True
+        if not has_ended:
+            return None
+        self.end()
+        return Answer(error=Crashed(self.process.exitcode or 0))
+
+    def is_alive(self) -> bool:
+        if self.process.is_alive() or self.process.exitcode != SERVER_DIED:
+            return self.process.is_alive()
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, 0)
+            return True
+        return False
+
+    def terminate(self) -> None:
+        if os.name == "nt" or self.process.pid is None:
+            self.process.terminate()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it and what it has started, of which nobody would hear again."""
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid or 0, signal.SIGKILL)
+        self.process.kill()
+
+    def end(self) -> None:
+        """Let it end, which it does at the end of its pipe."""
+        self.connection.close()
+        self.process.join(SECONDS_TO_SAVE)
+        self.kill()
+        self.process.join()
 
 
 def _environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
-    """The environment variables that give one of several runs its part of the machine."""
+    """The environment of a process: ours, with our consents and with its part of the machine."""
     share = {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if gpus else {}
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
         share["OMP_NUM_THREADS"] = str(max(1, usable_cores() // jobs))
-    return share
+    return {**os.environ, **handed_consents(), **share}
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start meanwhile do not import the caller's `__main__`: a script without a guard would run again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager
@@ -362,9 +235,9 @@ def _catch_signals() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
 
-    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # no HUP on Windows
-    numbers = [one for one in known if signal.getsignal(one) != signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in numbers}
+    is_main = threading.current_thread() is threading.main_thread()
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if is_main and hasattr(signal, name)]
+    before = {number: signal.signal(number, note) for number in known if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield caught
     finally:
@@ -372,22 +245,140 @@ def _catch_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes] | ForkedRun | WorkerRun], caught: Sequence[int]) -> None:
-    """Let the processes save and end; kill them, and what they started, if a further signal comes."""
+def _stop(processes: Sequence[_Process], caught: Sequence[int]) -> None:
+    """Let the processes save and end; kill them if a further signal comes, or if the caller failed and it takes too long."""
     for process in processes:
-        process.terminate()
-    enough = len(caught) + 1
-    while any(process.poll() is None for process in processes):
-        if len(caught) >= enough:
+        process.connection.close()  # nobody reads what they report, and one that waits for a reader would not end
+        if process.task:
+            process.terminate()
+    enough, end = len(caught) + 1, time.monotonic() + SECONDS_TO_SAVE
+    while any(process.is_alive() for process in processes):
+        if len(caught) >= enough or (not caught and time.monotonic() > end):
             for process in processes:
-                if process.poll() is None:
-                    _kill(process)
+                process.kill()
         time.sleep(POLL_SECONDS)
-
-
-def _kill(process: subprocess.Popen[bytes] | ForkedRun | WorkerRun) -> None:
-    """Kill the process and what it started; on Windows, which has no process groups, only the process."""
-    if isinstance(process, subprocess.Popen) and not hasattr(os, "killpg"):
+    for process in processes:
         process.kill()
-    elif process.pid is not None:  # or else it was terminated before its start
-        os.killpg(process.pid, signal.SIGKILL)
+
+
+# In the process
+
+
+class _Sent(NamedTuple):
+    """An answer on its way: pickled, and in words for a caller that cannot unpickle it."""
+
+    pickled: bytes
+    words: str
+    trace: str
+    is_reusable: bool
+
+    def answer(self) -> Answer:
+        try:
+            answer: Answer = pickle.loads(self.pickled)
+        except Exception:  # an exception of a class that only the process has, or that needs arguments
+            answer = Answer(error=RuntimeError(self.words))
+        if answer.error is not None:
+            answer.error.__cause__ = RuntimeError(f"in another process:\n{self.trace}")
+        return answer
+
+
+_connection: Connection | None = None
+
+
+def report(values: Any) -> None:
+    """Send values from within a task to `on_report` of `run`; elsewhere do nothing."""
+    if _connection is not None:
+        with suppress(OSError):  # nobody listens any more
+            _connection.send(values)
+
+
+def _work(connection: Connection, function: Callable[..., Any], environment: Mapping[str, str]) -> None:
+    """The main function of a process: do the tasks that come through the pipe, until its end."""
+    global _connection
+    import torch
+
+    _connection = connection
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C reaches the caller, who decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_caller, daemon=True).start()
+    path = sorted(sys.path, key=lambda place: Path(place).absolute() == Path.cwd())  # the working folder may be anybody's
+    given = environment.get("OMP_NUM_THREADS", "")  # which the server may have read before it was set
+    threads = int(given) if given.isdigit() else torch.get_num_threads()
+    while True:
+        try:
+            content = connection.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            return
+        _renew(environment, path, threads)
+        answer, trace = _call(function, content)
+        is_reusable = _clean_up()
+        try:
+            pickled, error = pickle.dumps(answer), answer.error
+        except Exception as reason:
+            pickled, error = b"", answer.error or reason
+        words = "".join(traceback.format_exception_only(error)).strip()
+        with suppress(OSError):  # the caller is gone
+            connection.send(_Sent(pickled, words, trace, is_reusable))
+
+
+def _end_with_caller() -> None:
+    caller = multiprocessing.parent_process()
+    if caller is not None:
+        caller.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _renew(environment: Mapping[str, str], path: Sequence[str], threads: int) -> None:
+    """Undo what earlier tasks have changed, and what all forks of a server have in common: where random numbers begin."""
+    import numpy as np
+    import torch
+
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    torch.set_num_threads(threads)
+    random.seed()
+    np.random.seed()
+    torch.seed()
+
+
+def _call(function: Callable[..., Any], content: bytes) -> tuple[Answer, str]:
+    """The answer of a pickled task, and its traceback, which is in its log too."""
+    has_log = False
+    try:
+        task: Task = pickle.loads(content)
+        if task.log is not None:
+            _write_output_to(task.log)
+            has_log = True
+        return Answer(function(*task.arguments)), ""
+    except Exception as error:
+        trace = traceback.format_exc()
+        if has_log:
+            with suppress(OSError):
+                print(trace, file=sys.stderr, flush=True)
+        return Answer(error=error), trace
+
+
+def _write_output_to(log: Path) -> None:
+    """Append what this process prints, and what libraries in it print, to a file."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout = sys.stderr = log.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
+    for stream in (1, 2):
+        os.dup2(sys.stdout.fileno(), stream)
+
+
+def _clean_up() -> bool:
+    """Free what a task has left on the GPU. Returns whether the process is then like one that has done nothing."""
+    import torch
+
+    gc.collect()
+    if multiprocessing.active_children() or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    if torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except RuntimeError:  # an error of CUDA
+            return False
+    return True
