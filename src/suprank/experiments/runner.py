@@ -121,8 +121,8 @@ def run(
                     task = queue.popleft()
                     on_start(task)
                     try:
-                        if slot in processes and (task.needs_new_process or not processes[slot].is_alive()):
-                            processes.pop(slot).end()
+                        if slot in processes and (task.needs_new_process or processes[slot].connection.poll()):
+                            processes.pop(slot).end()  # an idle process says nothing, unless it is gone
                         if slot not in processes:
                             processes[slot] = _Process(function, _environment(slot, jobs, gpus))
                         processes[slot].send(task)
