@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from suprank.experiments.runner import Answer, Crashed, Task, run
-from tests.experiments import work
+from suprank.executors.local import Answer, Crashed, Task, run
+from tests.executors import work
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -169,9 +169,9 @@ def test_a_caller_that_goes_on_without_the_answers_leaves_no_process(tmp_path):
 
 SCRIPT = """
 import signal, sys
-from suprank.experiments import runner
-from suprank.experiments.runner import ExperimentStopped, Task, run
-from tests.experiments import work
+from suprank.executors import local as runner
+from suprank.executors.local import ExperimentStopped, Task, run
+from tests.executors import work
 runner.PRELOAD = ("torch", "pandas")
 open("scripts", "a").write("x")
 for number in (signal.SIGINT, signal.SIGHUP):  # which nohup, or a shell, may have had ignored

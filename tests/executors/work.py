@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from suprank.experiments.runner import report
+from suprank.executors.local import report
 from suprank.training.signals import stop_on_signals
 
 
