@@ -19,7 +19,7 @@ from bench.settings import BenchmarkSettings
 import suprank
 from suprank.data import Manifest, archives, cached_images
 from suprank.evaluation import evaluate
-from suprank.experiments import runner
+from suprank.experiments import old_runner as runner
 from suprank.losses import SupAP
 from suprank.system import platforms
 from tests.cli.collection import photographs
