@@ -63,7 +63,7 @@ def adapt(
     config: AdaptConfig | None = None,
     *,
     test: EvaluationSet | None = None,
-    level_names: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     folder: str | PathLike[str] | None = None,
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
@@ -105,7 +105,7 @@ def adapt(
         test = EvaluationSet(values[split.test], table[split.test])
     _check_test(test, values, table)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    data = _Data(values, table, split, test, {"level_names": level_names, "device": where, "distributed": False})
+    data = _Data(values, table, split, test, {"levels": levels, "device": where, "distributed": False})
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[where] if where.type == "cuda" else []))
         saved = None

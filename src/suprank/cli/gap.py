@@ -82,7 +82,7 @@ def measure_gap(
             found = evaluation.decomposability_gap(
                 data.queries,
                 metric=key,
-                level_names=data.labels.names,
+                levels=data.labels.names,
                 decay=data.decay if decay is None else decay,
                 weights=data.weights if weights is None else weights,
                 progress=progress,

@@ -51,7 +51,7 @@ def evaluate(
     *,
     metrics: Sequence[str] | None = None,
     ks: Sequence[int] = (1, 10, 100),
-    level_names: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     decay: float = 1.0,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     normalize: bool = True,
@@ -123,7 +123,7 @@ def evaluate(
     check_dimensions(source, items)
     device = choose_device(device, source)
     own, theirs = check_label_pair(labels, gallery_labels, source, others)
-    names = check_level_names(level_names, own.shape[1])
+    names = check_level_names(levels, own.shape[1])
     check_tree(own, names, None if gallery is None else theirs)
     if not 0 <= decay < float("inf"):
         raise ValueError(
@@ -186,8 +186,8 @@ def evaluate(
     if all(map(math.isnan, report.values())):
         report = replace(report, settings={**report.settings, UNDEFINED: _why_undefined(own, theirs, gallery is not None)})
     if per_query or intervals:
-        levels = dict(zip(names, own.unbind(1), strict=True)) if classes is None else classes
-        report = replace(report, classes=query_classes(levels, report.n_queries))
+        by_level = dict(zip(names, own.unbind(1), strict=True)) if classes is None else classes
+        report = replace(report, classes=query_classes(by_level, report.n_queries))
     if intervals:
         report = report.with_intervals()
     return report if per_query else report.without_queries()
@@ -214,7 +214,7 @@ def _fingerprint(
         "gallery_labels": None if same else digest_integers(labels[1]),
         "self_index, ids and ignored": digest_integers(excluded),
         "metrics": [str(metric) for metric in metrics],
-        "level_names": settings.level_names,
+        "levels": settings.levels,
         "decay": settings.decay,
         "weights": settings.weights,
         "normalize": search.normalize,

@@ -62,7 +62,7 @@ def evaluate_protocol(
     solution: str | PathLike[str] | Mapping[Any, Collection[Any]] | None = None,
     usage: str | None = None,
     ks: Sequence[int] | None = None,
-    level_names: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     classes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Report:
@@ -102,7 +102,7 @@ def evaluate_protocol(
         if labels is not None or gallery_labels is not None:
             raise ValueError("protocol='revisited' has its positives from ground_truth; leave out labels and gallery_labels.")
         return _revisited(chosen, embeddings, gallery, ground_truth, ks, options)
-    data = _QueryGallery(embeddings, labels, gallery, gallery_labels, ids, gallery_ids, level_names)
+    data = _QueryGallery(embeddings, labels, gallery, gallery_labels, ids, gallery_ids, levels)
     data.classes = data.classes if classes is None else classes
     if chosen.name == "dml":
         return _dml(chosen, data, ks, options)
@@ -115,19 +115,19 @@ class _QueryGallery:
     """Queries and gallery with the labels of the finest level, and ids as text."""
 
     def __init__(
-        self, embeddings: Any, labels: Any, gallery: Any, gallery_labels: Any, ids: Any, gallery_ids: Any, level_names: Any
+        self, embeddings: Any, labels: Any, gallery: Any, gallery_labels: Any, ids: Any, gallery_ids: Any, levels: Any
     ) -> None:
         if gallery is None and gallery_ids is not None:
             raise ValueError("gallery_ids were given without a gallery; give the gallery's embeddings too, or leave them out.")
         self.queries = Embeddings.from_source(embeddings, "embeddings")
         self.gallery = None if gallery is None else Embeddings.from_source(gallery, "gallery")
         self.labels, self.gallery_labels = _finest(labels), _finest(gallery_labels)
-        self.level_names = list(level_names[:1]) if level_names else None
+        self.levels = list(levels[:1]) if levels else None
         self.classes: Mapping[str, Any] | None = None
         if self.labels is not None:
             array = labels if hasattr(labels, "ndim") else np.asarray(labels)
             columns = [array] if array.ndim == 1 else [array[:, level] for level in range(array.shape[1])]
-            self.classes = dict(zip(check_level_names(level_names, len(columns)), columns, strict=True))
+            self.classes = dict(zip(check_level_names(levels, len(columns)), columns, strict=True))
         self.given_ids = None if ids is None else as_array(ids)
         self.ids = _texts(ids, len(self.queries))
         self.gallery_ids = self.ids if self.gallery is None else _texts(gallery_ids, len(self.gallery))
@@ -181,7 +181,7 @@ def _dml(protocol: Protocol, data: _QueryGallery, ks: Sequence[int] | None, opti
         data.gallery,
         data.gallery_labels,
         metrics=protocol.metric_names(ks),
-        level_names=data.level_names,
+        levels=data.levels,
         classes=data.classes,
         self_index=own,
         **options,
@@ -219,7 +219,7 @@ def _gldv2(
             data.gallery,
             data.gallery_labels,
             metrics=protocol.metric_names(cut_offs),
-            level_names=data.level_names,
+            levels=data.levels,
             classes=data.classes,
             **options,
         )

@@ -119,7 +119,7 @@ def evaluate(
         queries, items = (subject, gallery) if head is None else _arrays_with_head(subject, gallery, head, device)
         arrays: tuple[Any, Any, Any, Any] = (queries, labels, items, gallery_labels)
         if protocol is not None:
-            options |= {"device": device, "progress": progress, "level_names": list(levels) or None, **truth}
+            options |= {"device": device, "progress": progress, "levels": list(levels) or None, **truth}
             return evaluation.evaluate_protocol(protocol, *arrays, **task_settings(options))
         return evaluation.evaluate(
             *arrays,
@@ -127,7 +127,7 @@ def evaluate(
             weights=weights,
             device=device,
             progress=progress,
-            level_names=list(levels) or None,
+            levels=list(levels) or None,
             **options,
         )
     if protocol == "revisited":
@@ -445,7 +445,7 @@ class EvaluationInput:
             "labels": self.labels.queries,
             "gallery": self.gallery,
             "gallery_labels": self.labels.gallery,
-            "level_names": self.labels.names,
+            "levels": self.labels.names,
             "ids": self.ids,
             "gallery_ids": self.gallery_ids,
             "classes": self.classes,

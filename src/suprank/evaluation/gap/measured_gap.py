@@ -49,7 +49,7 @@ def decomposability_gap(
     *,
     gallery: EmbeddingSource | None = None,
     gallery_labels: Tensor | ArrayLike | None = None,
-    level_names: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     decay: float = 1.0,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     device: torch.device | str | None = None,
@@ -87,7 +87,7 @@ def decomposability_gap(
     show = progress_function(progress, "measuring the gap")
     steps = len(source) + len(items)
     options: dict[str, Any] = {
-        "level_names": level_names,
+        "levels": levels,
         "decay": decay,
         "weights": weights,
         "device": device,
