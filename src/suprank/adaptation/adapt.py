@@ -21,6 +21,7 @@ from suprank.adaptation.result import AdaptResult, SeedResult
 from suprank.adaptation.runs import AdaptationRun, Validation
 from suprank.evaluation import Embeddings
 from suprank.models.head import Head, HeadConfig
+from suprank.system.progress import StageProgress, stage_progress
 from suprank.training.loss_specs.rank_losses import HierarchyKeys
 from suprank.training.seeds import derive_seed
 from suprank.training.signals import stop_on_signals
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.training.signals import StopRequest
 
-    Progress = Callable[[str, int, int], None]
 
 MAX_DIM = 512
 """The default width of the new embeddings, if the given ones are wider."""
@@ -67,7 +67,7 @@ def adapt(
     folder: str | PathLike[str] | None = None,
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
     on_result: Callable[[AdaptResult], None] = lambda result: None,
 ) -> AdaptResult:
     """Train a head that maps embeddings of any model to a space in which images of a class are closer.
@@ -82,7 +82,7 @@ def adapt(
 
     `folder` receives the head, and checkpoints until it is finished. After a kill, or after a signal, which raises
     `AdaptationStopped`, the same call continues and gives the same head, on a CPU to the last bit. `source` is saved with the
-    head, to tell where the embeddings are from. `progress(what, done, total)` is called after every step, and `on_result` with
+    head, to tell where the embeddings are from. `progress` may be a function of (what, done, total). `on_result` is called with
     what is returned, before the checkpoints are removed: after a kill in between, the same call calls it again.
 
     Example:
@@ -112,7 +112,7 @@ def adapt(
         if folder is not None:
             saved = stack.enter_context(HeadFolder(Path(folder), data.fingerprint(settings)))
         stop = stack.enter_context(stop_on_signals())
-        result = _train_and_test(settings, data, saved, stop, progress)
+        result = _train_and_test(settings, data, saved, stop, stage_progress(progress))
         result.head.training_record = {"source": dict(source or {}), **result.record()}
         if saved is not None:
             result.head.save(saved.path)
@@ -158,7 +158,7 @@ class _Data(NamedTuple):
 
 
 def _train_and_test(
-    config: AdaptConfig, data: _Data, folder: HeadFolder | None, stop: StopRequest, progress: Progress
+    config: AdaptConfig, data: _Data, folder: HeadFolder | None, stop: StopRequest, progress: StageProgress
 ) -> AdaptResult:
     before = data.report(None)  # first, so that an error in the test set does not come after the training
     metric = str(config.metric)
@@ -207,7 +207,7 @@ class _Training:
         start: Head,
         validate: Callable[[Head], float],
         folder: HeadFolder | None,
-        progress: Progress,
+        progress: StageProgress,
     ) -> None:
         self.config, self.embeddings, self.labels = config, embeddings, labels
         self.start, self.validate, self.folder, self.progress = start, validate, folder, progress

@@ -27,20 +27,20 @@ from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
 from suprank.evaluation.metrics import MetricSettings, check_weights, default_metrics
 from suprank.evaluation.positives import LabelPositives, SetPositives
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.query_values import Processes, QueryValues
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_text import UNDEFINED
 from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.evaluation.units import query_classes
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
     from suprank.evaluation.embeddings import EmbeddingSource
-    from suprank.evaluation.progress import Progress
+    from suprank.system.progress import Progress
 
 
 def evaluate(

@@ -22,7 +22,6 @@ from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.landmarks import check_relevant, landmark_map, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.protocols import Protocol, SelfMatch, check_inputs, find_protocol, with_protocol
 from suprank.evaluation.rankings.qrels import Qrels
 from suprank.evaluation.report import Report
@@ -31,6 +30,7 @@ from suprank.evaluation.run_metrics import evaluate_run
 from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.evaluation.units import query_classes
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import EmbeddingSource
-    from suprank.evaluation.progress import Progress
+    from suprank.system.progress import Progress
 
     Judgments = str | PathLike[str] | Qrels | Mapping[Any, Mapping[Any, int]]
 

@@ -68,7 +68,7 @@ def evaluate(
     decay: float | None = None,
     weights: Mapping[str, float] | None = None,
     device: str | None = None,
-    progress: bool | Callable[[int, int], None] = False,
+    progress: bool | Callable[[int, int], None] = True,
     **options: Any,
 ) -> Report:
     """Return the exact metrics of a run, of a folder of embeddings, or of embeddings with labels.

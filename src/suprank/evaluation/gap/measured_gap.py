@@ -13,9 +13,9 @@ from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap.partition import as_numpy, partition_items
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, parse_metric
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.ranking.relevance import refuse_label_sets
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.evaluation.gap.partition import Batches
-    from suprank.evaluation.progress import Progress
+    from suprank.system.progress import Progress
 
 _ROW_BYTES = 128 * 2**20  # of the queries of a batch, which are copied
 
