@@ -82,7 +82,7 @@ def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder
     transform = eval_transform(40, resize=side, interpolation=own.interpolation, mean=own.mean, std=own.std)
     rows = plain(model, test, transform)
     np.testing.assert_allclose(read_embedded("e", "test").embeddings, rows, atol=1e-5)
-    expected = evaluation.evaluate(rows, test.labels, level_names=test.levels, device="cpu", progress=False)
+    expected = evaluation.evaluate(rows, test.labels, levels=test.levels, device="cpu", progress=False)
     assert Report.load("r.json").means == pytest.approx(dict(expected), abs=1e-5, nan_ok=True)
 
 
@@ -119,7 +119,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
         manifest.labels[is_query],
         rows[~is_query],
         manifest.labels[~is_query],
-        level_names=manifest.levels,
+        levels=manifest.levels,
         ids=ids[is_query].tolist(),
         gallery_ids=ids[~is_query].tolist(),
         device="cpu",

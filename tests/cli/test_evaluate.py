@@ -185,7 +185,7 @@ def test_the_report_is_what_the_library_computes(folder):
     names = {"robin": 0, "crow": 1, "raven": 2, "erithacus": 0, "corvus": 1}
     labels = np.array([[names[fine], names[coarse]] for fine, coarse in zip(SPECIES, GENUS, strict=True)])
     expected = evaluation.evaluate(
-        FOUR, labels, ks=(2,), level_names=("species", "genus"), decay=2, weights=(3, 1), device="cpu", progress=False
+        FOUR, labels, ks=(2,), levels=("species", "genus"), decay=2, weights=(3, 1), device="cpu", progress=False
     )
     found = Report.load("r.json")
     assert found.means == pytest.approx(dict(expected), nan_ok=True)
