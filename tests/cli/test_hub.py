@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from huggingface_hub import ModelCard, constants, hf_hub_download
+from huggingface_hub import ModelCard, constants, snapshot_download
 from PIL import Image
 
 import suprank
@@ -213,9 +213,7 @@ def test_a_saved_model_has_the_metrics_of_its_own_embeddings_and_of_no_others(co
 def test_a_model_is_downloaded_and_named_as_it_is(collection, online):
     model, manifest = collection / "private place" / "run" / "model", collection / "birds.parquet"
     done("models", "push", model, "org/birds", "--quiet")
-    commit = online.repositories["org/birds"].branches["main"]
-    for file in ("embedder.json", "model.safetensors"):
-        hf_hub_download("org/birds", file, revision=commit, local_dir="pulled")
+    snapshot_download("org/birds", local_dir="pulled")  # as `hf download` does
     options = (manifest, "--root", collection / "data", "--workers", 0, "--device", "cpu")
     done("embed", "pulled", *options, "--out", "a")
     done("embed", "hf-hub:org/birds", *options, "--out", "b")
