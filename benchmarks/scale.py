@@ -173,7 +173,7 @@ def draw_indexes(folder: Path, size: int) -> None:
     for kind in ("exact", "ivf"):
         Index.cached(np.load(folder / "vectors.npy", mmap_mode="r"), folder / "index", kind)
     queries = np.load(folder / "queries.npy")[:QUERY_REPEATS]
-    np.save(folder / "best.npy", np.asarray(top_k(queries, folder / "vectors.npy", 10, progress=False).item_ids))
+    np.save(folder / "best.npy", top_k(queries, folder / "vectors.npy", 10, progress=False).rows)
 
 
 def draw_labels(folder: Path, size: int) -> None:

@@ -64,7 +64,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "evaluation/report.py": {"pandas"},
     "evaluation/search.py": {"threadpoolctl"},
     "evaluation/label_tables.py": {"pyarrow"},
-    "evaluation/rankings/formats.py": {"pyarrow"},
+    "evaluation/runs.py": {"pyarrow"},
     "evaluation/torchmetrics_adapter.py": {"torchmetrics"},
 }
 ONLY_FOR_TYPES = {"jaxtyping"}

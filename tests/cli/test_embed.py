@@ -105,7 +105,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     done("evaluate", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
     found = Report.load("r.json")
     assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
-    first = dict(evaluation.RankingRun.load("run.json"))["photograph 0"]
+    first = dict(evaluation.Run.load("run.json"))["photograph 0"]
     assert "photograph 0" not in [item for item, _ in first]
     assert len(first) == 12
 

@@ -211,4 +211,4 @@ def _save_rankings(options: EvaluateOptions, data: EvaluationInput, file: Path) 
             memory_budget=options.memory_budget,
             progress=progress,
         )
-    rankings.save(file)
+    rankings.run().save(file)

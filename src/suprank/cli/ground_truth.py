@@ -68,7 +68,7 @@ def evaluate_landmarks(options: EvaluateOptions, solution: Path, usage: str | No
     for file in (predictions, solution):
         check_file(file, str(file))
     score = evaluation.landmark_map_from_files(predictions, solution, usage=usage, k=ks[0])
-    report = with_protocol(score.report(), PROTOCOLS["gldv2"])
+    report = with_protocol(score, PROTOCOLS["gldv2"])
     if options.intervals:
         report = report.with_intervals()
     saved = report if options.per_query or other is not None else report.without_queries()

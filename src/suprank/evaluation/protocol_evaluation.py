@@ -24,10 +24,9 @@ from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.protocols import Protocol, SelfMatch, check_inputs, find_protocol, with_protocol
-from suprank.evaluation.rankings.qrels import Qrels
 from suprank.evaluation.report import Report
 from suprank.evaluation.revisited import GroundTruth, listed_places, read_ground_truth, revisited
-from suprank.evaluation.run_metrics import evaluate_run
+from suprank.evaluation.runs import Qrels, evaluate_run
 from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.evaluation.units import query_classes
@@ -234,7 +233,7 @@ def _gldv2(
             f"no query of the embeddings is in the solution: they have {data.ids[0]!r}, the solution "
             f"{next(iter(relevant), None)!r}; check the ids (--id)."
         )
-    report = landmark_map(_relevant_in_place(data, relevant, cut_offs[0], **options), relevant, cut_offs[0]).report()
+    report = landmark_map(_relevant_in_place(data, relevant, cut_offs[0], **options), relevant, cut_offs[0])
     report = replace(
         report, n_items=len(data.gallery), settings={**report.settings, "queries_not_judged": int((~judged).sum())}
     )
