@@ -196,13 +196,15 @@ def test_a_saved_model_has_the_metrics_of_its_own_embeddings_and_of_no_others(co
     card = online.repositories["org/birds"].files["README.md"].decode()
     assert f"| {100 * expected['H-AP']:.2f} |" in card
     embedder(dim=8, seed=1, **IMAGES).save("other")
-    assert "was embedded with another model than the one to push" in refused(
+    assert "own and the model to push cannot be compared: model " in refused(
         "models", "push", "other", "org/b", "--report", "own"
     )
-    assert "own.json has the metrics of test_resnet" in refused("models", "push", "other", "org/b", "--report", "own.json")
+    assert "own.json and the model to push cannot be compared: model " in refused(
+        "models", "push", "other", "org/b", "--report", "own.json"
+    )
     embedder("test_vit", dim=8, **IMAGES).save("vit")
     message = refused("models", "push", "vit", "org/b", "--report", "own.json")
-    assert re.search("own.json has the metrics of test_resnet .* give the report of this model", message)
+    assert "backbone test_resnet against test_vit" in message
     done("models", "push", model, "org/plain")
     assert "## Metrics" not in online.repositories["org/plain"].files["README.md"].decode()
 

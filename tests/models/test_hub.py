@@ -18,6 +18,7 @@ from suprank.models import Embedder, HubError, UntrustedCodeError, WeightsError,
 from suprank.models.model_card import code, markdown
 from tests import fake_hub
 from tests.models import tiny
+from tests.training.runs import recipe
 
 pytestmark = pytest.mark.filterwarnings(fake_hub.OF_THE_CLIENT)
 
@@ -306,7 +307,11 @@ def test_text_from_files_stays_text_in_the_card():
         "metrics": {"about": NASTY, "header": ["%", NASTY], "rows": [[NASTY, "1"]], "has_recall": False},
         "gallery": {"file": "gallery.png", "alt": NASTY, "queries": 1},
         "data": {"header": ["split", NASTY], "rows": [[NASTY, "2"]]},
-        "training": {"facts": [(NASTY, code(NASTY))], "recipe": 'name = "x"'},
+        "training": {
+            "config": recipe("m.parquet", model={"backbone": "test_resnet", "pretrained": False, "weights": NASTY}),
+            "recipe": 'name = "x"',
+            "environment": {NASTY: NASTY},
+        },
     }
     result = EvalResult("image-retrieval", NASTY, NASTY, NASTY, 1.0)
     metadata = {"license": NASTY, "datasets": [NASTY], "base_model": None}
@@ -318,7 +323,8 @@ def test_text_from_files_stays_text_in_the_card():
     assert f"![{escaped}](gallery.png)" in lines
     assert f"| {escaped} | 1 |" in lines
     assert f"| {escaped} | 2 |" in lines
-    assert f"| {escaped} | {code(NASTY)} |" in lines
+    assert f"| started from | `test_resnet` with {code(NASTY)} |" in lines
+    assert f"| {escaped} | {escaped} |" in lines
     assert [line for line in lines if line.startswith("#")] == [
         *(r"# a\_b", "## How to use it", "## Metrics", "## What it retrieves", "## Data", "## Training", "## Model")
     ]
