@@ -16,6 +16,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # files; the machine and the installation
     "files": set(),
     "system": {"files"},
+    # functions in other processes and on other machines
+    "executors": set(),
     # leaves: know nothing of each other
     "ranking": set(),
     "data": set(),
@@ -37,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # a head on stored embeddings
     "adaptation": {"ranking", "losses", "evaluation", "data", "models", "training", "embedding"},
 }
+for _package in ("embedding", "experiments"):
+    MAY_IMPORT[_package] |= {"executors"}
 for _package in set(MAY_IMPORT) - {"system", "files"}:
     MAY_IMPORT[_package] |= {"system", "files"}
 MAY_IMPORT["workflows"] = set(MAY_IMPORT)  # what a command does, as a function

@@ -2,7 +2,6 @@
 
 import io
 import os
-import pickle
 import shutil
 import struct
 import subprocess
@@ -231,11 +230,12 @@ def test_a_cut_off_archive_is_refused(tmp_path, pack):
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:3172], lambda content: content[:3080] + b"?" + content[3081:]])
-def test_a_tar_that_is_cut_off_or_damaged_in_a_header_is_refused(tmp_path, damage):
+def test_a_tar_that_ends_or_is_damaged_in_a_header_is_refused(tmp_path, damage):
     path = tarred(tmp_path / "x.tar", dict.fromkeys("abc", b"1" * 600))
     path.write_bytes(damage(path.read_bytes()))
-    place = "at byte 3,072, after 2 members; copy it again"
-    with pytest.raises(UnreadableArchiveError, match=f"x.tar is damaged or cut off {place}"):
+    with pytest.raises(
+        UnreadableArchiveError, match="x.tar is damaged or cut off at byte 3,072, after 2 members; copy it again"
+    ):
         Archive(path)
 
 
@@ -286,23 +286,17 @@ def read_together(archive):
     return {names[place]: content if isinstance(content, bytes) else str(content) for place, content in found}
 
 
-def test_a_member_whose_content_changed_fails_its_checksum(tmp_path):
-    path = zipped(tmp_path / "x.zip", {"a": b"content"}, zipfile.ZIP_STORED)
-    damaged(path, path.read_bytes().index(b"content"), b"CONTENT")
-    with pytest.raises(UnreadableArchiveError, match="x.zip: member 'a' is damaged: its length or checksum"):
-        Archive(path).read("a")
-
-
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
     [
         (8, struct.pack("<H", 1), "is encrypted"),
         (10, struct.pack("<H", 98), "is compressed by method 98; only stored"),
+        (16, bytes(4), "is damaged: its length or checksum"),
         (24, struct.pack("<I", 5), "is damaged: its length or checksum"),  # it is not unpacked any further
         (24, struct.pack("<I", 1 << 31), "has 2,147,483,648 bytes; an image has at most 1,073,741,824"),
     ],
 )
-def test_encrypted_members_unknown_methods_and_wrong_sizes_are_refused(tmp_path, offset, value, reason):
+def test_encrypted_members_unknown_methods_wrong_checksums_and_sizes_are_refused(tmp_path, offset, value, reason):
     path = zipped(tmp_path / "x.zip", {"a": bytes(10_000_000)})
     damaged(path, path.read_bytes().index(b"PK\1\2") + offset, value)
     assert f"member 'a' {reason}" in attack(lambda: Archive(path).read("a"), megabytes=64)
@@ -373,13 +367,6 @@ def test_forked_and_spawned_processes_read_while_the_parent_does(tmp_path, start
     assert [answers.get(timeout=60) for _ in children] == [expected * 20] * 2
     for child in children:
         child.join()
-
-
-def test_pickles_are_compact(tmp_path):
-    archive = Archive(zipped(tmp_path / "x.zip", {f"folder/{n:05}.jpg": b"" for n in range(900)}))
-    pickled = pickle.dumps(archive)
-    assert len(pickled) < 900 * (len("folder/00000.jpg") + 48) + 2000
-    assert pickle.loads(pickled).read("folder/00899.jpg") == b""
 
 
 def test_archives_of_equal_images_are_equal_to_the_byte(tmp_path):

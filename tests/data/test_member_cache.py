@@ -176,17 +176,6 @@ def test_the_users_cache_forgets_lists_after_three_months(tmp_path, lists):
     assert set(recent.parent.iterdir()) == {recent, cache_file(tmp_path / "x.zip")}
 
 
-def test_a_crash_while_writing_leaves_no_list(tmp_path, lists, monkeypatch):
-    def crash(file, **arrays):
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(np, "savez", crash)
-    with pytest.raises(KeyboardInterrupt):
-        content(packed(tmp_path / "x.zip"))
-    assert not any((tmp_path / "user" / "archives").iterdir())
-
-
 def test_several_may_list_an_archive_at_once(tmp_path, path, lists):
     packed(path)
     with ThreadPoolExecutor(8) as pool:

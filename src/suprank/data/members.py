@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Entry: TypeAlias = "tuple[int, int, int, int, int]"
-"""(offset, stored bytes, content bytes, CRC-32, method).
+"""(offset, stored bytes, content bytes, CRC-32 or −1 for none, method).
 
 In a zip the offset is that of the local header, before the stored bytes, and the CRC that of the content. In a tar the stored
 bytes begin with the member's headers, whose CRC it is.

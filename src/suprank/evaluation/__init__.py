@@ -8,12 +8,11 @@ from suprank.evaluation.gap import DecomposabilityGap, GapBounds, decomposabilit
 from suprank.evaluation.landmarks import landmark_map, landmark_map_from_files, read_predictions, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
-from suprank.evaluation.protocol_evaluation import evaluate_protocol
 from suprank.evaluation.protocols import PROTOCOLS, Protocol
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import ReportComparison
 from suprank.evaluation.retrieval_data import Items, RetrievalData
-from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
+from suprank.evaluation.revisited import GroundTruth, read_ground_truth
 from suprank.evaluation.runs import Qrels, Run, evaluate_run
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "Run",
     "decomposability_gap",
     "evaluate",
-    "evaluate_protocol",
     "evaluate_run",
     "gap_bound",
     "gap_bounds",
@@ -43,7 +41,6 @@ __all__ = [
     "read_predictions",
     "read_solution",
     "refined_gap_bound",
-    "revisited",
     "top_k",
 ]
 

@@ -56,6 +56,9 @@ MAX_NDCG_GRADE = 1000
 
 Rule = Literal["zero", "skip"]
 
+SelfMatch = Literal["first", "id", "keep"]
+"""What mteb does about the query in its own list: drop the first result, drop the item with the query's id, or nothing."""
+
 _TREC = (".trec", ".run", ".txt")
 _NEED_LABELS = ("H-AP", "wAP", "ASI", "H-P", "H-R")
 _PLACES_AT_ONCE = 1 << 20  # padded places × grades whose sums are computed together: some 100 MB of temporary arrays
@@ -221,7 +224,8 @@ class Run(_Triples):
 class Qrels(_Triples):
     """Relevance judgments: `query`, `item` and `grade`, an integer; higher is more relevant.
 
-    Zero and negative grades (judged not relevant, junk) are kept as they are. An item is judged once for a query.
+    Zero and negative grades (judged not relevant, junk) are kept as they are. An item is judged once for a query. `self_match`
+    and `ks` are rules of the task of mteb that the judgments are of, for `evaluate(embeddings, truth=qrels)`.
 
     Example:
         >>> list(Qrels.from_dict({"q1": {"a": 1, "b": 0}}))
@@ -233,11 +237,15 @@ class Qrels(_Triples):
     grade: Any
     source: str = "qrels"
     where: Callable[[int], str] | None = field(default=None, repr=False)
+    self_match: SelfMatch | None = None
+    ks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         grade = np.asarray(self.grade)
         if grade.dtype.kind not in "iu" and len(grade):
             raise TypeError(f"grade has dtype {grade.dtype}, but must be integers.")
+        if self.self_match not in (None, *get_args(SelfMatch)):
+            raise ValueError(f"self_match={self.self_match!r} must be one of {', '.join(get_args(SelfMatch))}.")
         where = self.where or (lambda row: self.source)
         query = self._set_columns("grade", grade.astype(np.int64), where)
         self._sort("grade", np.argsort(query, kind="stable"), where)
@@ -249,13 +257,16 @@ class Qrels(_Triples):
         return cls(*_from_lists(((query, pairs.items()) for query, pairs in judgments.items()), "qrels", int))
 
     @classmethod
-    def from_labels(cls, labels: Any, gallery_labels: Any = None, query_ids: Any = None, item_ids: Any = None) -> Qrels:
+    def from_labels(
+        cls, labels: Any, gallery_labels: Any = None, query_ids: Any = None, item_ids: Any = None, **rules: Any
+    ) -> Qrels:
         """Grade = level of the closest common ancestor (`common_level`).
 
         Labels are integers `[N]` or `[N, L]`, finest first, or sets of them `[N, L, M]`. Items that share no label with the
         query are not judged, which every tool reads as 0; −1 is no label, and is never shared. Without a gallery the queries
         are each other's items, the query itself left out, and one list of ids names both. Ids are row numbers by default. All
         pairs are compared and every relevant one is stored: use it for a few ten thousand images, not for a million.
+        `rules` are `self_match` and `ks`.
         """
         labels = torch.as_tensor(labels)
         within = gallery_labels is None
@@ -277,7 +288,7 @@ class Qrels(_Triples):
             query, item = level.nonzero(as_tuple=True)
             columns.append([(query + start).numpy(), item.numpy(), level[query, item].numpy().astype(np.int64)])
         query, item, grade = (np.concatenate(column) for column in zip(*columns, strict=True))
-        return cls(ids[0][query], ids[1][item], grade)
+        return cls(ids[0][query], ids[1][item], grade, **rules)
 
     def __iter__(self) -> Iterator[tuple[str, list[tuple[str, int]]]]:
         """Each query with its judgments, in the order given."""

@@ -147,9 +147,10 @@ def _evaluate(
     progress: Progress,
 ) -> _Evaluated:
     from suprank.evaluation import Report
+    from suprank.evaluation.evaluate import PROVENANCE
     from suprank.evaluation.provenance import Provenance
     from suprank.workflows.embeddings import load_embedder
-    from suprank.workflows.evaluation import PROVENANCE, evaluate
+    from suprank.workflows.evaluate import evaluate
     from suprank.workflows.run_embeddings import load_run_model, open_source, read_run_config
 
     run = Path(model) if isinstance(model, str | PathLike) and (Path(model) / "recipe.toml").is_file() else None
