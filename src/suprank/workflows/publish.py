@@ -184,12 +184,13 @@ def _evaluate(
 
 
 def _check_model(made_by: Provenance | None, embedder: Embedder, what: str) -> None:
-    """Refuse the metrics of another model than the one to push."""
+    """Refuse the metrics of another model than the one to push, or of images that it would read differently."""
+    from suprank.embedding import ImageLoaderSettings
     from suprank.evaluation.provenance import check_comparable
-    from suprank.workflows.heads import head_fingerprint
+    from suprank.workflows.embeddings import query_provenance
 
-    fingerprint, head = embedder.network_fingerprint(), head_fingerprint(embedder)
-    own = {"backbone": embedder.config.backbone, "fingerprint": fingerprint, "head": head}
+    settings = ImageLoaderSettings.for_model(embedder)
+    own = query_provenance(embedder, settings, (1.0,) if made_by is None else made_by.scales)
     check_comparable(made_by, own, (what, "the model to push"), _log.info)
 
 
