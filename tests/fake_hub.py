@@ -300,7 +300,8 @@ class FakeHub:
     def _entry(self, repository, commit, path):
         content = repository.commits[commit].get(path)
         oid = hashlib.sha1(content or path.encode()).hexdigest()
-        return {"path": path, "oid": oid, **({"type": "directory"} if content is None else {"type": "file", "size": len(content)})}
+        kind = {"type": "directory"} if content is None else {"type": "file", "size": len(content)}
+        return {"path": path, "oid": oid, **kind}
 
     def _refs(self, handler, body, repo_id):
         repository = self._found(handler, repo_id)

@@ -28,7 +28,7 @@ from suprank.evaluation.rankings.item_ids import check_no_blanks, shorten
 from suprank.evaluation.rankings.pair_table import PairTable
 from suprank.evaluation.rankings.prediction_csv import prediction_rows
 from suprank.files.atomic import atomic_writer
-from suprank.files.binary import open_parquet
+from suprank.files.binary import open_parquet, read_columns
 from suprank.files.reading import reading
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def _read_parquet(path: Path, table: PairTable) -> None:
         if missing := [name for name in columns if name not in file.schema_arrow.names]:
             raise ValueError(f"{path} has no column {missing[0]}; {', '.join(columns)} are expected, as ranx writes them.")
         number = 1
-        for batch in file.iter_batches(columns=list(columns)):
+        for batch in read_columns(file, list(columns)).to_batches():
             query, item, value = (batch.column(name).to_pylist() for name in columns)
             if None in query or None in item or None in value:
                 raise ValueError(f"{path} has an empty cell in {', '.join(columns)}; every row needs all three.")
