@@ -98,7 +98,8 @@ def _builder(place: str, config: str | None, revision: str | None) -> DatasetBui
                 card = Path(hf_hub_download(place, card.name, repo_type="dataset", revision=revision))
         _check_card(card)
     with _explain(place, revision):
-        builder = datasets.load_dataset_builder(place, config, revision=revision)
+        local = str(path.absolute())  # or `datasets` would take a folder called parquet for a kind of files
+        builder = datasets.load_dataset_builder(local if path.exists() else place, config, revision=revision)
     if builder.name == "cache" and revision not in (None, "main", builder.hash):  # it may be another
         raise ConnectionError(f"{place}: the Hub cannot be reached, and revision {revision!r} is not in the cache.")
     return builder
