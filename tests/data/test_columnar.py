@@ -88,6 +88,11 @@ def test_members_that_do_not_exist_and_files_that_changed_or_are_damaged_say_so(
     path.write_bytes(b"nothing")
     with pytest.raises(UnreadableArchiveError, match="is not a readable Arrow file"):
         Archive(path)
+    twice = pa.Table.from_arrays([pa.array([b"1"]), pa.array([b"2"])], ["image", "image"])
+    with pa.ipc.new_stream(path, twice.schema) as out:
+        out.write_table(twice)
+    with pytest.raises(UnreadableArchiveError, match="it has two columns of one name; rename one"):
+        Archive(path)
 
 
 def test_threads_forked_workers_and_pickles_read_the_same(tmp_path):

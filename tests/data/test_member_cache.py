@@ -9,7 +9,6 @@ from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -65,16 +64,6 @@ def test_the_next_process_reads_the_list_in_the_users_cache_and_nothing_is_besid
     second = Archive(tmp_path / "x.zip")
     assert content(first) == content(second) == CONTENT
     assert lists == ["x.zip"]
-
-
-def test_parquet_files_whose_lengths_have_to_be_walked_are_cached_too(tmp_path, lists):
-    rows = [b"1", b"22", b"", b"4444"]
-    pq.write_table(pa.table({"image": rows}), tmp_path / "x.parquet", compression="none", use_dictionary=False)
-    os.utime(tmp_path / "x.parquet", (1, 1))
-    first = content(Archive(tmp_path / "x.parquet"))
-    new_process()
-    assert content(Archive(tmp_path / "x.parquet")) == first == {f"image/{row}": value for row, value in enumerate(rows)}
-    assert lists == ["x.parquet"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def read_arrow(path: Path, file: Any = None) -> pa.Table:
         file.seek(start)
         table = pa.ipc.open_stream(file).read_all()
         table.validate(full=True)
+        if len(set(table.column_names)) < table.num_columns:
+            raise ValueError("it has two columns of one name; rename one")
     return table
 
 

@@ -129,7 +129,8 @@ class _TarShard:
         try:
             from webdataset import TarWriter
         except ImportError as error:
-            raise ImportError("WebDataset shards need webdataset; pip install webdataset", name="webdataset") from error
+            text = 'WebDataset shards are written by webdataset; pip install "suprank[export]"'
+            raise ImportError(text, name="webdataset") from error
         self._manifest, self.size = manifest, 0
         self._classes = manifest.labels_at(manifest.levels[:1]) if manifest.levels and not manifest.has_label_sets else None
         self._file = TarWriter(str(path), mtime=0.0)  # of 1970, so that equal content gives equal bytes
