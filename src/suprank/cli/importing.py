@@ -210,7 +210,7 @@ def hf(
 def _hide_bars() -> None:
     """Those of the libraries of Hugging Face, in this process."""
     import datasets
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     datasets.disable_progress_bars()
     disable_progress_bars()

@@ -203,7 +203,7 @@ def _list_once(name: str, version: Version) -> Members | ColumnMembers:
     if _version(path.stat()) != version:  # in another process, which was sent the archive
         raise UnreadableArchiveError(f"{path} {_CHANGED}.")
     members = kind.list_members(path)
-    if kind.from_arrays is not None:
+    if isinstance(members, Members):
         save_list(path, version, members)
     return members
 

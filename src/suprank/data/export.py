@@ -49,14 +49,17 @@ def export_manifest(
     """
     limit, files, done = parse_size(shard_size), ImageFiles(manifest.root), 0
     files.index(manifest.paths)
-    writer_class, extension = {"hf": (_ParquetShard, "parquet"), "webdataset": (_TarShard, "tar")}[format]
+    writers: dict[str, type[_ParquetShard] | type[_TarShard]] = {"hf": _ParquetShard, "webdataset": _TarShard}
+    if format not in writers:
+        raise ValueError(f"format {format!r} must be one of {', '.join(writers)}.")
+    writer_class = writers[format]
     with _new_folder(Path(out)) as folder:
         (folder / "data").mkdir()
         for split in manifest.splits:
             rows = deque(np.flatnonzero(np.asarray(manifest.table["split"]) == split).tolist())
             shards: list[Path] = []
             while rows:
-                shards.append(folder / "data" / f"{split}-{len(shards):05d}.{extension}")
+                shards.append(folder / "data" / f"{split}-{len(shards):05d}.{writer_class.extension}")
                 with closing(writer_class(shards[-1], manifest)) as writer:
                     while rows and writer.size < limit:
                         row = rows.popleft()
@@ -85,12 +88,16 @@ def parse_size(size: int | str) -> int:
 class _ParquetShard:
     """A Parquet file of images and the columns of a manifest, with the features that `datasets` writes into its schema."""
 
+    extension = "parquet"
+
     def __init__(self, path: Path, manifest: Manifest) -> None:
         import datasets
 
         if IMAGE in manifest.table.column_names:
             raise ValueError("the manifest has a column 'image', and the images are to be called so; rename the column.")
-        self._manifest, self._rows, self._images, self._waiting, self.size = manifest, [], [], 0, 0
+        self._manifest, self._waiting, self.size = manifest, 0, 0
+        self._rows: list[int] = []
+        self._images: list[bytes] = []
         table = decode_dictionaries(manifest.table.slice(0, 1).drop_columns(["path", "split"]))
         features = {IMAGE: datasets.Image(), **datasets.Features.from_arrow_schema(table.schema)}
         for level in manifest.levels:
@@ -124,6 +131,8 @@ class _ParquetShard:
 
 class _TarShard:
     """A shard of WebDataset."""
+
+    extension = "tar"
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         try:

@@ -166,7 +166,7 @@ def _bytes(builder: DatasetBuilder, place: str) -> int:
     names = [name for file in _data_files(builder) if (name := file.partition(f"@{builder.hash}/")[2])]
     with _explain(place):
         remote = HfApi().get_paths_info(place, names, repo_type="dataset", revision=builder.hash) if names else ()
-    return sum(one.size for one in remote) + sum(
+    return sum(getattr(one, "size", 0) for one in remote) + sum(
         Path(file).stat().st_size for file in _data_files(builder) if Path(file).is_file()
     )
 

@@ -206,27 +206,23 @@ def _addresses_error(about: str, column: str) -> ValueError:
     )
 
 
-def _places(table: pa.Table, column: str, path: Path, folder: Path) -> pa.ChunkedArray:
+def _places(table: pa.Table, column: str, path: Path, folder: Path) -> Any:
     """Where each image is: its address if its bytes are in the row, or else the path of its file; null if it has neither."""
     numbers = pa.array(np.arange(table.num_rows)).cast(pa.string())
     addresses = pc.binary_join_element_wise(f"{path.absolute()}{SEPARATOR}{column}/", numbers, "")
     cells, nothing = table[column], pa.scalar(None, pa.string())
-    if not (pa.types.is_struct(cells.type) or _is_text(cells.type)):
-        return pc.if_else(cells.is_valid(), addresses, nothing)
-    files = cells
-    if pa.types.is_struct(cells.type):
-        fields = {one.name: pc.struct_field(cells, one.name) for one in cells.type}
-        addresses = pc.if_else(fields["bytes"].is_valid(), addresses, nothing)
-        files = fields.get("path", pa.nulls(len(cells), pa.string()))
-        files = pc.if_else(fields["bytes"].is_valid(), nothing, files.cast(pa.string()))
-        if files.null_count == len(files):
-            return addresses
-    else:
-        addresses = pa.nulls(len(cells), pa.string())
-    return pc.coalesce(addresses, _loose_files(files.cast(pa.string()), column, path, folder))
+    if _is_text(cells.type):
+        return _loose_files(cells.cast(pa.string()), column, path, folder)
+    values = pc.struct_field(cells, "bytes") if pa.types.is_struct(cells.type) else cells
+    stored = values.is_valid().combine_chunks()
+    addresses = pc.if_else(stored, addresses, nothing)
+    if not pa.types.is_struct(cells.type) or cells.type.get_field_index("path") < 0:
+        return addresses
+    files = pc.if_else(stored, nothing, pc.struct_field(cells, "path").cast(pa.string()).combine_chunks())
+    return addresses if files.null_count == len(files) else pc.coalesce(addresses, _loose_files(files, column, path, folder))
 
 
-def _loose_files(files: pa.ChunkedArray, column: str, path: Path, folder: Path) -> pa.ChunkedArray:
+def _loose_files(files: Any, column: str, path: Path, folder: Path) -> Any:
     """The absolute paths of images, which have to be in the folder of the dataset or in the caches of Hugging Face."""
     import datasets
     from huggingface_hub import constants
@@ -370,8 +366,8 @@ def _names_of_ids(cells: pa.Array, names: Sequence[str], column: str, about: str
 
 def _check_labeled(columns: Mapping[str, pa.Array], about: str) -> None:
     """Raise if a split has no labels at all, as the test images of a competition."""
-    finest = next((labels for name, labels in columns.items() if name.startswith(PREFIX)), None)
-    for split in pc.unique(columns["split"]).to_pylist() if finest is not None else ():
+    finest = next((labels for name, labels in columns.items() if name.startswith(PREFIX)), columns["split"].combine_chunks())
+    for split in pc.unique(columns["split"]).to_pylist():
         labels = finest.filter(pc.equal(columns["split"].combine_chunks(), split))
         if split != "distractor" and labels.null_count == len(labels):
             raise ValueError(
