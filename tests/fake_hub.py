@@ -142,7 +142,7 @@ class FakeHub:
             ("PUT", "/lfs/([0-9a-f]+)", self._store),
             ("POST", "/lfs/verify", lambda handler, body: self._send(handler, 200, {})),
             ("GET", f"/api/(?:models/)?{any_repo}(?:/revision/(.+))?", self._info),
-            ("GET", f"/api/{any_repo}/tree/([^/]+)(?:/(.+))?", self._tree),
+            ("GET", f"/api/(?:models/)?{any_repo}/tree/([^/]+)(?:/(.+))?", self._tree),
             ("POST", f"/api/{any_repo}/paths-info/([^/]+)", self._paths_info),
             ("GET HEAD", rf"/{any_repo}/resolve/(refs/pr/\d+|[^/]+)/(.+)", self._resolve),
         ]
@@ -275,11 +275,12 @@ class FakeHub:
         about = {"id": repo_id, "modelId": repo_id, "sha": commit, "private": repository.private, "tags": [], "downloads": 0}
         self._send(handler, 200, {**about, "siblings": siblings})
 
-    def _tree(self, handler, body, repo_id, commit, folder):
+    def _tree(self, handler, body, repo_id, revision, folder):
         """The files and folders in a folder, and with `recursive` those below."""
         repository = self._found(handler, repo_id)
         if repository is None:
             return
+        commit = repository.resolve(revision)
         below = f"{folder}/" if folder else ""
         inside = [name for name in repository.commits[commit] if name.startswith(below)]
         if folder and not inside:

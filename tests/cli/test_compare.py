@@ -12,7 +12,8 @@ import pytest
 from suprank import experiments
 from suprank.evaluation import Report
 from suprank.evaluation.units import TRAINING
-from suprank.experiments import ExperimentStopped, plots, runner, slurm
+from suprank.experiments import ExperimentStopped, plots, slurm
+from suprank.experiments import old_runner as runner
 from suprank.training.recipe import to_toml
 from suprank.training.run_folder import RunFolder
 from tests.cli.collection import done, invoke, refused
@@ -87,8 +88,8 @@ def save_reports(query_values, classes):
         per_query = {"R@1": own, "H-AP": own}
         report = Report(
             {key: float(values.mean()) for key, values in per_query.items()},
-            queries=len(own),
-            items=len(own),
+            n_queries=len(own),
+            n_items=len(own),
             per_query=per_query,
             classes={"class": classes},
             settings={TRAINING: {"classes_seen": 0}},
