@@ -131,6 +131,8 @@ def _download(builder: DatasetBuilder, place: str, files: Sequence[str]) -> list
     """Where files are on this machine, after a download if they are on the Hub."""
     import datasets
 
+    if not any("://" in file for file in files):
+        return [Path(file) for file in files]
     manager = datasets.DownloadManager(base_path=builder.base_path, download_config=datasets.DownloadConfig(use_etag=False))
     with _explain(place):
         return [Path(file) for file in manager.download(list(files))]
