@@ -301,7 +301,7 @@ class Source:
         from suprank.evaluation import evaluate  # when it is used: the first page is there before torch is
         from suprank.evaluation.units import TRAINING
 
-        arguments: dict[str, Any] = {"level_names": self.levels, **self.metric_settings, "progress": False, **options}
+        arguments: dict[str, Any] = {"levels": self.levels, **self.metric_settings, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
         keep, intervals = arguments.pop("per_query", False), arguments.pop("intervals", False)
         arguments["per_query"] = keep or intervals

@@ -58,7 +58,7 @@ def adapt(
         data.labels,
         config,
         test=data.test,
-        level_names=data.levels,
+        levels=data.levels,
         folder=out,
         source=data.source,
         device=device,
