@@ -20,6 +20,7 @@ from suprank.adaptation.principal_start import principal_heads
 from suprank.adaptation.result import AdaptResult, SeedResult
 from suprank.adaptation.runs import AdaptationRun, Validation
 from suprank.evaluation import Embeddings
+from suprank.evaluation.labels import integer_labels
 from suprank.models.head import Head, HeadConfig
 from suprank.system.progress import StageProgress, stage_progress
 from suprank.training.loss_specs.rank_losses import HierarchyKeys
@@ -98,6 +99,7 @@ def adapt(
     stored = Embeddings.from_source(embeddings, "embeddings")
     stored.norms()  # refuses NaN, infinity and zeros
     values: NDArray[np.float32] = stored.rows(slice(None)).cpu().numpy()
+    labels, _, levels = integer_labels(labels, None, levels)
     table = _label_table(labels, stored)
     split = split_classes(table, settings, with_test=test is None)
     settings = _with_defaults(settings, values.shape[1], table[split.training])

@@ -17,13 +17,14 @@ from suprank.evaluation.arguments import (
     as_array,
     check_ks,
     check_label_pair,
+    check_label_tree,
     check_level_names,
-    check_tree,
     excluded_items,
     parse_metrics,
 )
 from suprank.evaluation.checkpoint import Checkpoint, digest_integers
 from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.labels import integer_labels
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
 from suprank.evaluation.metrics import MetricSettings, check_weights, default_metrics
 from suprank.evaluation.positives import LabelPositives, SetPositives
@@ -117,6 +118,7 @@ def evaluate(
         >>> report["R@1"], report["AP"]
         (0.0, 0.4583333333333333)
     """
+    labels, gallery_labels, levels = integer_labels(labels, gallery_labels, levels)
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery", sequential=True)
     others = None if gallery is None else items
@@ -124,7 +126,7 @@ def evaluate(
     device = choose_device(device, source)
     own, theirs = check_label_pair(labels, gallery_labels, source, others)
     names = check_level_names(levels, own.shape[1])
-    check_tree(own, names, None if gallery is None else theirs)
+    check_label_tree([own] if gallery is None else [own, theirs], names)
     if not 0 <= decay < float("inf"):
         raise ValueError(
             f"decay={decay} must be 0 or more, and finite: below 0, coarse levels would outweigh fine ones; the paper uses 1."

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import warnings
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from suprank.embedding.query_gallery import QueryGallery
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
-    from suprank.evaluation.label_encoding import Labels
     from suprank.files.sharded_array import Shards
     from suprank.models import Head
 
@@ -199,6 +196,15 @@ def imported_task(qrels: Any) -> dict[str, Any] | None:
     return task if known else None  # else it is a file of somebody else's
 
 
+@dataclass(frozen=True)
+class Labels:
+    """Integer labels of the queries and, if there is one, of the gallery; `names` are the levels, finest first."""
+
+    names: tuple[str, ...]
+    queries: NDArray[Any]
+    gallery: NDArray[Any] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationInput:
     """Queries, gallery, labels and ids, as read from files; and, where known, which model made the embeddings.
@@ -303,47 +309,49 @@ class EvaluationInput:
     ) -> EvaluationInput:
         from suprank.embedding.provenance import Provenance, check_comparable
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids, label_names
-        from suprank.evaluation.label_tables import read_label_table
+        from suprank.evaluation.labels import label_names, read_label_files
 
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
-        table = read_label_table(Path(labels))
-        gallery_table = None if gallery_labels is None else read_label_table(Path(gallery_labels))
-        without = [] if id_column is None else [id_column]
-        # With judgments by id, the tables need no column but that of the ids.
-        coded = Labels((), np.empty((len(table), 0), np.int64))
-        if labeled:
-            coded = encode_labels(
-                table,
-                gallery_table,
-                levels=levels,
-                without=without,
-                fill_gaps=fill_gaps,
-                label_separator=label_separator,
-                renumber=False,
-            )
-        classes = None
-        with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # of columns that nobody asked for
-            if labeled and levels:
-                every = encode_labels(table, without=without, fill_gaps=fill_gaps, label_separator=label_separator)
-                if set(coded.names) < set(every.names):
-                    classes = dict(zip(every.names, np.moveaxis(every.queries, 1, 0), strict=True))
-        ids = None if id_column is None else item_ids(table, id_column)
-        gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
+        read = read_label_files(
+            [labels] if gallery_labels is None else [labels, gallery_labels],
+            levels,
+            id_column=id_column,
+            fill_gaps=fill_gaps,
+            label_separator=label_separator,
+            labeled=labeled,
+        )
+        own, *theirs = read.labels
+        ids, gallery_ids = (*(read.ids or ()), None, None)[:2]
         queries = Embeddings.from_source(embeddings, "embeddings")
-        table.check_rows(len(queries), queries.name)
         items = None
-        if gallery is not None and gallery_table is not None:
+        if gallery is not None:
             made_by = Provenance.read_beside(embeddings), Provenance.read_beside(gallery)
             check_comparable(*made_by, (str(embeddings), str(gallery)), _log.info)
             items = Embeddings.from_source(Path(gallery), "gallery", sequential=True)
-            gallery_table.check_rows(len(items), items.name)
-        digests = label_digests(ids, {level: label_names(table, level) for level in coded.names if table.array is None})
-        if gallery_table is not None and gallery_table.array is None:
-            names = {f"gallery {level}": label_names(gallery_table, level) for level in coded.names}
-            digests |= label_digests(gallery_ids, names)
-        read: dict[str, Any] = {"queries": queries, "gallery": items, "labels": coded, "ids": ids, "gallery_ids": gallery_ids}
-        return cls(**read, classes=classes, query_ids=ids, digests=digests)
+        for labeled_rows, source in zip(read.labels, (queries, items), strict=False):
+            if source is not None and len(labeled_rows) != len(source):
+                file = labels if source is queries else gallery_labels
+                raise ValueError(
+                    f"{file} has {len(labeled_rows)} rows and {source.name} has {len(source)}, but every embedding needs one "
+                    f"row of labels, in the same order; write both from the same list."
+                )
+        digests: dict[str, str] = {}
+        for prefix, rows, keys in zip(("", "gallery "), read.labels, (ids, gallery_ids), strict=False):
+            words = {
+                prefix + level: label_names(rows[:, column], names)
+                for column, (level, names) in enumerate((read.names or {}).items())
+            }
+            digests |= label_digests(keys, words)
+        return cls(
+            queries=queries,
+            gallery=items,
+            labels=Labels(read.levels, own, theirs[0] if theirs else None),
+            ids=ids,
+            gallery_ids=gallery_ids,
+            classes=read.classes,
+            query_ids=ids,
+            digests=digests,
+        )
 
     @classmethod
     def from_folder(cls, folder: Path, levels: Sequence[str], *, labeled: bool = True) -> EvaluationInput:
@@ -355,7 +363,6 @@ class EvaluationInput:
         from suprank.embedding.query_gallery import ids_and_digests
         from suprank.embedding.shards import ITEMS
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import check_run_or_embeddings
 
         if not any((folder / part).is_dir() for part in PARTS):
@@ -393,7 +400,6 @@ class EvaluationInput:
         """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
         from suprank.embedding.query_gallery import all_classes, ids_and_digests
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import open_source
 
         source = open_source(folder, test, device, progress, frozen=frozen, trust_code=trust_code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.evaluation.label_encoding import labels_at
+from suprank.evaluation.labels import labels_at
 from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
 from suprank.evaluation.report_text import in_words
 from suprank.evaluation.units import query_classes, same_classes

@@ -164,8 +164,7 @@ class _EvaluatedModel:
             try:
                 for file in files:
                     root = data.root if file == data.manifest else None
-                    cells: dict[str, Any] = {"fill_gaps": data.fill_gaps, "label_separator": data.label_separator}
-                    found.append((Path(file).stem, open_manifest(file, root, **cells)))
+                    found.append((Path(file).stem, open_manifest(file, root)))
             except (OSError, ValueError):
                 found = []  # moved since the run: what is embedded is still known
         if not found and self.source is not None:
