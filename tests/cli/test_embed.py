@@ -105,7 +105,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     done("evaluate", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
     found = Report.load("r.json")
     assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
-    first = dict(evaluation.RankingRun.load("run.json"))["photograph 0"]
+    first = dict(evaluation.Run.load("run.json"))["photograph 0"]
     assert "photograph 0" not in [item for item, _ in first]
     assert len(first) == 12
 
@@ -218,10 +218,10 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, gi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gone",), "there is no folder gone; name a folder of `suprank train` or `suprank embed`, or a file."),
-        (("photos",), "photos is neither a folder of `suprank train`"),
+        (("gone",), "there is no gone; name a folder of `suprank train` or `suprank embed`, a file of embeddings"),
+        (("photos",), "photos has no embeddings; name a folder of `suprank train` or `suprank embed`"),
         (("e", "--level", "order"), "e has no level 'order'; choose from class, group."),
-        (("e", "--labels", "m.parquet"), "a folder has its own labels, gallery and ids"),
+        (("e", "--labels", "m.parquet"), "e is a folder, which has its own labels, gallery and ids"),
     ],
 )
 def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):

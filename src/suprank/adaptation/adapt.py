@@ -22,8 +22,7 @@ from suprank.adaptation.runs import AdaptationRun, Validation
 from suprank.evaluation import Embeddings
 from suprank.evaluation.labels import integer_labels
 from suprank.models.head import Head, HeadConfig
-from suprank.system.progress import StageProgress, stage_progress
-from suprank.training.loss_specs.rank_losses import HierarchyKeys
+from suprank.training.loss_specs import RankSpec
 from suprank.training.seeds import derive_seed
 from suprank.training.signals import stop_on_signals
 
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.training.signals import StopRequest
 
+    Progress = Callable[[str, int, int], None]
 
 MAX_DIM = 512
 """The default width of the new embeddings, if the given ones are wider."""
@@ -68,7 +68,7 @@ def adapt(
     folder: str | PathLike[str] | None = None,
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
-    progress: bool | StageProgress = True,
+    progress: Progress = lambda what, done, total: None,
     on_result: Callable[[AdaptResult], None] = lambda result: None,
 ) -> AdaptResult:
     """Train a head that maps embeddings of any model to a space in which images of a class are closer.
@@ -83,7 +83,7 @@ def adapt(
 
     `folder` receives the head, and checkpoints until it is finished. After a kill, or after a signal, which raises
     `AdaptationStopped`, the same call continues and gives the same head, on a CPU to the last bit. `source` is saved with the
-    head, to tell where the embeddings are from. `progress` may be a function of (what, done, total). `on_result` is called with
+    head, to tell where the embeddings are from. `progress(what, done, total)` is called after every step, and `on_result` with
     what is returned, before the checkpoints are removed: after a kill in between, the same call calls it again.
 
     Example:
@@ -99,7 +99,7 @@ def adapt(
     stored = Embeddings.from_source(embeddings, "embeddings")
     stored.norms()  # refuses NaN, infinity and zeros
     values: NDArray[np.float32] = stored.rows(slice(None)).cpu().numpy()
-    labels, _, levels = integer_labels(labels, None, levels)
+    labels, _, levels, _ = integer_labels(labels, None, levels)
     table = _label_table(labels, stored)
     split = split_classes(table, settings, with_test=test is None)
     settings = _with_defaults(settings, values.shape[1], table[split.training])
@@ -114,7 +114,7 @@ def adapt(
         if folder is not None:
             saved = stack.enter_context(HeadFolder(Path(folder), data.fingerprint(settings)))
         stop = stack.enter_context(stop_on_signals())
-        result = _train_and_test(settings, data, saved, stop, stage_progress(progress))
+        result = _train_and_test(settings, data, saved, stop, progress)
         result.head.training_record = {"source": dict(source or {}), **result.record()}
         if saved is not None:
             result.head.save(saved.path)
@@ -160,7 +160,7 @@ class _Data(NamedTuple):
 
 
 def _train_and_test(
-    config: AdaptConfig, data: _Data, folder: HeadFolder | None, stop: StopRequest, progress: StageProgress
+    config: AdaptConfig, data: _Data, folder: HeadFolder | None, stop: StopRequest, progress: Progress
 ) -> AdaptResult:
     before = data.report(None)  # first, so that an error in the test set does not come after the training
     metric = str(config.metric)
@@ -209,7 +209,7 @@ class _Training:
         start: Head,
         validate: Callable[[Head], float],
         folder: HeadFolder | None,
-        progress: StageProgress,
+        progress: Progress,
     ) -> None:
         self.config, self.embeddings, self.labels = config, embeddings, labels
         self.start, self.validate, self.folder, self.progress = start, validate, folder, progress
@@ -289,7 +289,8 @@ def _with_defaults(config: AdaptConfig, width: int, labels: NDArray[np.int64]) -
         "dim": config.dim or min(MAX_DIM, width),
         "steps": steps,
         "every": config.every or max(1, steps // _VALIDATIONS),
-        "metric": config.metric or ("H-AP" if levels > 1 and isinstance(config.loss, HierarchyKeys) else "mAP@R"),
+        "metric": config.metric
+        or ("H-AP" if levels > 1 and isinstance(config.loss, RankSpec) and config.loss.is_hierarchical else "mAP@R"),
     }
     if isinstance(config.batch, int):
         shape = batch_shape(labels[:, 0], config.batch, config.images_per_class)

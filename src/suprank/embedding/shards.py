@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from suprank.evaluation.provenance import RECORD, RESULT
 from suprank.files.atomic import atomic_writer, own_file, write_atomically
 from suprank.files.binary import open_npy, write_npy
 from suprank.files.locking import LOCK, lock_folder
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     EmbedRows = Callable[[Iterator[NDArray[np.int64]]], Iterator[NDArray[Any]]]
 
-RESULT, RECORD, SHARDS, ITEMS = "embeddings.npy", "run.json", "parts", "items.parquet"
+SHARDS, ITEMS = "parts", "items.parquet"
 _WAY_OUT = "wait for it to end, or choose another folder"
 _SECONDS = 60  # for others to begin: each holds the lock of the folder for a moment
 

@@ -110,19 +110,24 @@ def encode_tables(
     return np.split(labels, ends[:-1]), found
 
 
-def integer_labels(labels: Any, gallery_labels: Any, levels: Sequence[str] | None) -> tuple[Any, Any, Sequence[str] | None]:
-    """Labels of queries and gallery as integers, and the names of their levels; integer arrays stay as they are."""
+def integer_labels(
+    labels: Any, gallery_labels: Any, levels: Sequence[str] | None
+) -> tuple[Any, Any, Sequence[str] | None, dict[str, tuple[str, ...]] | None]:
+    """Labels of queries and gallery as integers, the names of their levels, and those of their classes, where they have some.
+
+    Integer arrays stay as they are.
+    """
     given = [labels] if gallery_labels is None else [labels, gallery_labels]
     tables = list(map(is_table, given))
     if not any(tables):
-        return labels, gallery_labels, levels
+        return labels, gallery_labels, levels, None
     if not all(tables):
         raise TypeError(
             "labels and gallery_labels are of two kinds, one with names and one of integers; give both as names, or encode "
             "both with encode_labels."
         )
     encoded, names = encode_tables(given, levels)
-    return encoded[0], encoded[1] if len(encoded) > 1 else None, tuple(names)
+    return encoded[0], encoded[1] if len(encoded) > 1 else None, tuple(names), names
 
 
 def is_table(labels: Any) -> bool:
@@ -158,12 +163,11 @@ def read_label_files(
     id_column: str | None = None,
     fill_gaps: bool = False,
     label_separator: str | None = None,
-    labeled: bool = True,
 ) -> FileLabels:
     """Read one or two files with a row for each embedding: .csv, .tsv, .parquet, or integers in .npy, which stay in the file.
 
     `levels` are the columns with labels, finest first: by default those that begin with `label`, or else the only one beside
-    path, id, split, box and `id_column`. Without `labeled` only the ids are read.
+    path, id, split, box and `id_column`.
     """
     read = [_read(Path(path)) for path in paths]
     arrays = [one for one in read if isinstance(one, np.ndarray)]
@@ -177,8 +181,6 @@ def read_label_files(
         return FileLabels(columns, check_level_names(levels or None, columns[0].shape[1]), None, None, None)
     tables = [one for one in read if isinstance(one, Table)]
     ids = None if id_column is None else [_item_ids(table, id_column) for table in tables]
-    if not labeled:
-        return FileLabels([np.empty((len(table), 0), np.int64) for table in tables], (), {}, ids, None)
     how: dict[str, Any] = {
         "without": [] if id_column is None else [id_column],
         "fill_gaps": fill_gaps,
@@ -223,7 +225,7 @@ def _item_ids(table: Table, column: str) -> list[str]:
     return [ids.names[code] for code in ids.codes.tolist()]
 
 
-def labels_at(labels: NDArray[np.int64], columns: Sequence[int]) -> NDArray[np.int64]:
+def labels_at(labels: NDArray[np.integer[Any]], columns: Sequence[int]) -> NDArray[np.integer[Any]]:
     """Some columns of labels; of sets `[N, L, M]` they are plain, `[N, L]`, if no row has several labels in one of them.
 
     Example:

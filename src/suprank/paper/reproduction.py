@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suprank.experiments.runner import Display
+from suprank.experiments.old_runner import Display
 from suprank.paper.contents import Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
 from suprank.paper.datasets import Found, MissingDataError, find, find_all, prepare
 from suprank.paper.output import Output, Reproduced
@@ -231,7 +231,7 @@ class Reproduction:
     def _exceptions(self, item: Item) -> Sequence[str]:
         """Keys in which the trainings of an item differ on purpose."""
         if isinstance(item, StudyItem):
-            return (item.key,)
+            return (item.key, "batch.batches") if item.epoch_images else (item.key,)
         return item.may_differ if isinstance(item, TableItem) else ()
 
     @property

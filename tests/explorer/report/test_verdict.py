@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.evaluation import Report
+from suprank.evaluation.verdict import compare_headlines, comparison_verdict, headlines, p_value, percent, run_verdict
 from suprank.explorer import Source
-from suprank.explorer.numbers import p_value, percent
 from suprank.explorer.report.table_sections import compare_metrics
-from suprank.explorer.report.verdict import compare_headlines, comparison_verdict, headlines, run_verdict
 from suprank.explorer.report.verdict_section import chance_of_first, paragraphs, verdict_section
 from tests.cli.collection import done
 from tests.explorer.report.reading import of

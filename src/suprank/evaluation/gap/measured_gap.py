@@ -84,7 +84,7 @@ def decomposability_gap(
         raise ValueError(f"metric={metric!r} has no value for a single query, so it has no gap; try {instead}, or a level.")
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery")
-    labels, gallery_labels, levels = integer_labels(labels, gallery_labels, levels)
+    labels, gallery_labels, levels, _ = integer_labels(labels, gallery_labels, levels)
     parts = partition_items(batches, len(items), seed)
     show = progress_function(progress, "measuring the gap")
     steps = len(source) + len(items)
