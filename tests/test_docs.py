@@ -110,7 +110,6 @@ PAGES = [
     "README",
     "docs/quickstart",
     "docs/data",
-    "docs/hf-datasets",
     "docs/models",
     "docs/training",
     "docs/adapting",
