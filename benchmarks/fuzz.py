@@ -100,7 +100,7 @@ def kinds() -> dict[str, Kind]:
 def _tables() -> dict[str, Kind]:
     from suprank.data.importers.landmark_files import train_photographs
     from suprank.data.manifest import Manifest
-    from suprank.evaluation.label_tables import read_label_table
+    from suprank.evaluation.labels import read_label_files
     from suprank.explorer.tags import with_tags
     from suprank.files.tables import column_names, read_lines, read_rows, read_table
 
@@ -130,7 +130,7 @@ def _tables() -> dict[str, Kind]:
         return [table.column(name).to_pylist() for name in table.names]
 
     def label_columns(path: Path) -> Any:
-        return [list(map(str, column)) for column in read_label_table(path).columns]
+        return read_label_files([path], ["species", "family"]).labels
 
     def same_cells(found: Any, path: Path) -> None:
         delimiter = "\t" if path.suffix == ".tsv" else ","

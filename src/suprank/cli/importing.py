@@ -311,7 +311,7 @@ def _run(
     def read_and_split(root: Path) -> dict[str, Manifest]:
         return {suffix: split(manifest) if split else manifest for suffix, manifest in read(root).items()}
 
-    with terminal.plain_errors("a smaller collection"):
+    with terminal.plain_errors("a smaller collection"), terminal.plain_messages():
         _check_out(out)
         imported = replace(importer, read=read_and_split)(root)
         _save(imported, out)

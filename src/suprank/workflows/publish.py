@@ -201,12 +201,11 @@ def _manifests(evaluated: _Evaluated) -> list[tuple[str, Manifest]]:
     source = evaluated.source
     if evaluated.config is not None:
         data = evaluated.config.data
-        cells: dict[str, Any] = {"fill_gaps": data.fill_gaps, "label_separator": data.label_separator}
         files = [(data.manifest, data.root)]
         if source is not None and source.test in data.tests:
             files.append((data.tests[source.test], None))
         with suppress(OSError, ValueError):  # moved since the run: what is embedded is still known
-            return [(Path(file).stem, open_manifest(file, root, **cells)) for file, root in files]
+            return [(Path(file).stem, open_manifest(file, root)) for file, root in files]
     sides = () if source is None else dict.fromkeys((source.queries, source.gallery))
     return [(evaluated.dataset, side.manifest) for side in sides]
 
