@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Import, check, show and export labeled image collections.")
 app.add_typer(importing.app, name="import")
-app.add_typer(exporting.app, name="export")
 
 SHEETS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Extension of a contact sheet → its format."""
@@ -104,3 +103,6 @@ def _level_index(manifest: Manifest, level: str | None) -> int:
     if level not in manifest.levels:
         raise ValueError(f"there is no level {level!r}; choose from {', '.join(manifest.levels) or 'none: it has no labels'}.")
     return manifest.levels.index(level)
+
+
+app.command()(exporting.export)

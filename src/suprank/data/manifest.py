@@ -423,12 +423,11 @@ def _dictionary(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    with open_parquet(path) as file:
+    # Not `pq.read_table`, whose chunks of 131,072 rows each have a dictionary of all names to unify.
+    with open_parquet(path, memory_map=True) as file:
         schema = file.schema_arrow
         labels = [field.name for field in schema if field.name.startswith(PREFIX) and not pa.types.is_nested(field.type)]
-    # Not `pq.read_table`, whose chunks of 131,072 rows each have a dictionary of all names to unify.
-    with open_parquet(path, read_dictionary=labels, memory_map=True) as file:
-        table = read_columns(file)
+        table = read_columns(file, dictionaries=labels)
     return table.replace_schema_metadata(None), _parse_meta((schema.metadata or {}).get(_META, b"{}"), path)
 
 
