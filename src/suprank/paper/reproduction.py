@@ -89,41 +89,41 @@ class Reproduction:
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
-            raise ValueError(f"--seeds {self.seeds} must be at least 1.")
+            raise ValueError(f"seeds={self.seeds} must be at least 1.")
         if self.data is not None and not self.data.is_dir():
             raise NotADirectoryError(
-                f"--data {self.data} {'is a file' if self.data.exists() else 'does not exist'}; name a folder."
+                f"data={self.data} {'is a file' if self.data.exists() else 'does not exist'}; name a folder."
             )
         if self.out.exists() and not self.out.is_dir():
-            raise NotADirectoryError(f"--out {self.out} is a file; name a folder.")
+            raise NotADirectoryError(f"out={self.out} is a file; name a folder.")
         if self.results is not None:
             self._check_results()
         for name in self.datasets:
             if not self.presets:
-                raise ValueError(f"{self._named} needs no dataset; leave out --on {name}.")
+                raise ValueError(f"{self._named} needs no dataset; leave out on={name}.")
             if name not in self.presets:
-                raise ValueError(f"--on {name} is none of the datasets of {self._named}; choose from {_list(self.presets)}.")
+                raise ValueError(f"on={name} is none of the datasets of {self._named}; choose from {_list(self.presets)}.")
         known = {method for item in self.items for method in _methods(item)}
         for method in self.methods:
             if not known:
-                raise ValueError(f"--method chooses rows of tables of results, and {self._named} has none; leave it out.")
+                raise ValueError(f"method chooses rows of tables of results, and {self._named} has none; leave it out.")
             if method not in known:
-                raise ValueError(f"--method {method} is in none of {self._named}; choose from {_list(sorted(known))}.")
+                raise ValueError(f"method={method} is in none of {self._named}; choose from {_list(sorted(known))}.")
 
     def _check_results(self) -> None:
         """Refuse saved results that cannot be laid out, and options that would do nothing."""
         if not self.items:
-            raise ValueError(f"--results is for tables, and {self._named} has none.")
+            raise ValueError(f"results is for tables, and {self._named} has none.")
         for item in self.items:
             if not isinstance(item, TableItem):
                 what = "a figure" if item.label.startswith("fig:") else "computed"
-                raise ValueError(f"--results is for tables, and {item.label} is {what}; leave it out.")
+                raise ValueError(f"results is for tables, and {item.label} is {what}; leave it out.")
         if self.overrides:
-            raise ValueError(f"--results runs nothing, so {' '.join(self.overrides)} would change nothing; leave it out.")
+            raise ValueError(f"results runs nothing, so {' '.join(self.overrides)} would change nothing; leave it out.")
         measured = list(dict.fromkeys(training.preset for training in self.saved_results))
         if not set(measured) & set(self.presets):
             wanted = _list([one.preset for one in SMALL_SETS] if self.small else self.presets)
-            way_out = "" if self.small else " --small lays out the results of small sets."
+            way_out = "" if self.small else " small lays out the results of small sets."
             raise ValueError(
                 f"{self.results} has results of {_list(measured)}, and {self._named} wants those of {wanted}.{way_out}"
             )
@@ -253,7 +253,7 @@ class Reproduction:
         try:
             find_all(() if self.small else self.needed_presets, self.data, self.out)
         except MissingDataError as error:
-            raise MissingDataError(f"{error}\n--small needs no dataset, and --on chooses some of them.") from None
+            raise MissingDataError(f"{error}\nsmall needs no dataset, and on chooses some of them.") from None
 
     def prepare(self, display: Display) -> None:
         """Import the datasets that have no manifest yet."""

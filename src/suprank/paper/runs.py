@@ -115,9 +115,9 @@ class PaperRuns:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another --out.") from error
+            raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another folder.") from error
         if not may_be_shared:
-            refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder (--out)")
+            refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder")
         if foreign_file(self.folder, PAPER_FILE) is None and not (self.folder / PAPER_FILE).exists():
             PaperRecord(self).save(self.folder)
 
@@ -137,7 +137,7 @@ class PaperRuns:
                 if refused:
                     raise ValueError(
                         f"{folder} was trained with other settings: {'; '.join(refused[:5])}. One table cannot hold both; give "
-                        "the settings as they were, or another --out."
+                        "the settings as they were, or another folder."
                     )
 
     def plan(self) -> Plan:

@@ -43,7 +43,7 @@ def small_sets(data: Path | None) -> dict[str, SmallSet]:
     packs = {one.preset: one for one in SMALL_SETS if one.pack and (data / one.pack).is_file()}
     if not packs:
         names = ", ".join(one.pack for one in SMALL_SETS if one.pack)
-        raise FileNotFoundError(f"{data} has none of the packs {names}; leave out --data, and the images are drawn.")
+        raise FileNotFoundError(f"{data} has none of the packs {names}; leave out data, and the images are drawn.")
     return {"glyphs": SMALL_SETS[0], **packs}
 
 
