@@ -25,7 +25,6 @@ COMMANDS = {
     "recipes": "vision",
     "report": "explore",
     "search": "explore",
-    "sweep": "train",
     "train": "train",
 }
 """Command → the one extra for all its options except those below."""
