@@ -110,7 +110,7 @@ def run(
     """
     queue = tasks if isinstance(tasks, deque) else deque(tasks)
     processes: dict[int, _Process] = {}
-    with _catch_signals() as caught:
+    with catch_signals() as caught:
         try:
             while queue or any(process.task for process in processes.values()):
                 for slot in range(jobs):
@@ -167,7 +167,7 @@ class _Process:
         try:
             while self.connection.poll():
                 message = self.connection.recv()
-                if isinstance(message, _Sent):
+                if isinstance(message, SentAnswer):
                     self.is_reusable = message.is_reusable
                     return message.answer()
                 on_report(self.task, message)
@@ -228,7 +228,7 @@ def _without_main() -> Iterator[None]:
 
 
 @contextmanager
-def _catch_signals() -> Iterator[list[int]]:
+def catch_signals() -> Iterator[list[int]]:
     """Collect the signals that ask to stop, in order. Those that our parent wants ignored (nohup, `&`) stay ignored."""
     caught: list[int] = []
 
@@ -264,13 +264,13 @@ def _stop(processes: Sequence[_Process], caught: Sequence[int]) -> None:
 # In the process
 
 
-class _Sent(NamedTuple):
+class SentAnswer(NamedTuple):
     """An answer on its way: pickled, and in words for a caller that cannot unpickle it."""
 
     pickled: bytes
     words: str
     trace: str
-    is_reusable: bool
+    is_reusable: bool = True
 
     def answer(self) -> Answer:
         try:
@@ -311,15 +311,10 @@ def _work(connection: Connection, function: Callable[..., Any], environment: Map
         except (EOFError, ConnectionResetError):
             return
         _renew(environment, path, threads)
-        answer, trace = _call(function, content)
+        sent = call_pickled(function, content)
         is_reusable = _clean_up()
-        try:
-            pickled, error = pickle.dumps(answer), answer.error
-        except Exception as reason:
-            pickled, error = b"", answer.error or reason
-        words = "".join(traceback.format_exception_only(error)).strip()
         with suppress(OSError):  # the caller is gone
-            connection.send(_Sent(pickled, words, trace, is_reusable))
+            connection.send(sent._replace(is_reusable=is_reusable))
 
 
 def _end_with_caller() -> None:
@@ -341,6 +336,16 @@ def _renew(environment: Mapping[str, str], path: Sequence[str], threads: int) ->
     random.seed()
     np.random.seed()
     torch.seed()
+
+
+def call_pickled(function: Callable[..., Any], content: bytes) -> SentAnswer:
+    """Do a pickled task; its answer, on its way to the caller."""
+    answer, trace = _call(function, content)
+    try:
+        pickled, error = pickle.dumps(answer), answer.error
+    except Exception as reason:
+        pickled, error = b"", answer.error or reason
+    return SentAnswer(pickled, "".join(traceback.format_exception_only(error)).strip(), trace)
 
 
 def _call(function: Callable[..., Any], content: bytes) -> tuple[Answer, str]:

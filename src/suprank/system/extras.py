@@ -34,8 +34,9 @@ OPTIONAL = {
     "open_clip": "all",
     "sentence_transformers": "all",
     "pymilvus": "servers",
+    "ray": "ray",
 }
-"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server."""
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server, a cluster."""
 
 PACKAGES = {
     "suprank.adaptation": "train",
@@ -45,7 +46,7 @@ PACKAGES = {
     "suprank.explorer.milvus": "servers",
     "suprank.hierarchy": "hierarchy",
     "suprank.integrations.mteb": "all",
-    "suprank.integrations.sentence_transformers": "sentence-transformers",
+    "suprank.integrations.sentence_transformers": "all",
     "suprank.models": "vision",
     "suprank.training": "train",
 }

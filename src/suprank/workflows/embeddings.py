@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from suprank.executors import parse_on
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
 
     from suprank.data import Manifest
-    from suprank.embedding import ImageLoaderSettings, Provenance
+    from suprank.embedding import ImageLoaderSettings, Processes, Provenance
+    from suprank.embedding.shards import RunTasks
     from suprank.models import Embedder, Head
 
 _log = logging.getLogger(__name__)
@@ -43,6 +48,7 @@ def embed(
     device: str | None = None,
     on_broken: Literal["raise", "skip"] = "raise",
     shard: tuple[int, int] | None = None,
+    on: str = "local",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Path]:
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
@@ -54,7 +60,8 @@ def embed(
     stands between several labels. What else is None is as the model was saved, or a sensible default. An interrupted call
     continues where it stopped. Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th
     shard of 2,048 images, from the third on; once all 16 are there, in one folder, the call without it joins them, and computes
-    what is missing. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
+    what is missing. With `on="ray"`, or "ray=HOST:PORT", each shard is a task for a machine of that cluster; all of them see
+    `out` and the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -67,6 +74,7 @@ def embed(
 
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
+    parse_on(on)
     collection = manifest
     if not isinstance(collection, Manifest):
         collection = Manifest.read(collection, root=root, fill_gaps=fill_gaps, label_separator=label_separator)
@@ -74,28 +82,65 @@ def embed(
     if head is not None:
         embedder = embedder_with_head(embedder, head)
     images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg, "decoder": decoder}
-    settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
-    with torchrun_processes() as processes:
+    with torchrun_processes() as processes, _tasks_elsewhere(on, device, workers, processes) as elsewhere:
+        run_tasks, device, workers = elsewhere
+        if run_tasks is not None:  # other machines have other working folders
+            collection = Manifest(collection.table, collection.root.absolute(), collection.levels)
+        settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
         first = processes.rank == 0
         if first and head is not None:
             _warn_of_other_images(embedder, settings, precision, tuple(scales))
         if first and not isinstance(model, Embedder):
             _warn_of_overrides(embedder, settings, str(model), precision, tuple(scales))
-        return embed_collection(
+        folders = embed_collection(
             embedder,
             collection,
-            out,
+            out if run_tasks is None else Path(out).absolute(),
             loading=settings,
             splits=splits,
-            device=processes.device(device),
+            device=processes.device(device) if run_tasks is None else device,
             precision=precision,
             scales=tuple(scales),
             dtype=dtype,
             shard=shard,
+            run_tasks=run_tasks,
             processes=processes,
             progress=progress if first and progress is not None else _no_progress,
             note=_log.info,
         )
+    return {part: Path(out) / part for part in folders}
+
+
+@contextmanager
+def _tasks_elsewhere(
+    on: str, device: str | None, workers: int | None, processes: Processes
+) -> Iterator[tuple[RunTasks | None, str | None, int | None]]:
+    """What runs tasks where `on` says, None for this process; the device, and the processes that load images for a task.
+
+    A task takes a GPU, if there is any and the device is not the CPU, and cores for its workers: by default an equal share of
+    a machine's for each of its GPUs. On a CPU it takes one core, and loads its images itself.
+    """
+    where, address = parse_on(on)
+    if where == "local":
+        yield None, device, workers
+        return
+    if processes.world_size > 1:
+        raise ValueError(f"on={on!r} distributes the images itself; start one process, without torchrun.")
+    if where == "slurm":
+        raise ValueError("images are embedded on SLURM as an array of jobs with shard=(i, n); on='ray' embeds them on Ray.")
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(
+            f"device={device!r} must be cpu or cuda with on={on!r}: Ray assigns the GPUs of a machine to its tasks."
+        )
+    from suprank.executors.ray_cluster import RayCluster
+
+    with RayCluster(address) as cluster:
+        shares = [int(one["CPU"] // one["GPU"]) for one in cluster.machines(gpus=1)]
+        gpus = int(device == "cuda" or (device is None and bool(shares)))
+        if workers is None:
+            workers = max(1, min(16, *shares)) if gpus and shares else 0
+        run_tasks = partial(cluster.run, cpus=max(1, workers), gpus=gpus)
+        yield run_tasks, "cuda" if gpus else "cpu", workers
 
 
 def load_embedder(
