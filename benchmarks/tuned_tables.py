@@ -241,7 +241,7 @@ def collect(folder: Path, name: str, out: Path) -> None:
 def class_values(report: Report, metrics: tuple[str, ...], labels: np.ndarray) -> np.ndarray:
     """What the test classes contribute to the metrics of a run, `[classes, metrics]`, as float32; see NAME-classes.npz."""
     assert report.per_query is not None
-    assert report.queries == len(labels)
+    assert report.n_queries == len(labels)
     values = np.stack([report.per_query[metric] for metric in metrics], axis=1)
     classes = np.unique(labels)
     sums = np.stack([values[labels == one].sum(0) for one in classes])

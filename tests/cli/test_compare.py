@@ -89,8 +89,8 @@ def save_reports(query_values, classes):
         per_query = {"R@1": own, "H-AP": own}
         report = Report(
             {key: float(values.mean()) for key, values in per_query.items()},
-            queries=len(own),
-            items=len(own),
+            n_queries=len(own),
+            n_items=len(own),
             per_query=per_query,
             classes={"class": classes},
             settings={TRAINING: {"classes_seen": 0}},

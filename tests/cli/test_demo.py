@@ -62,7 +62,7 @@ def folder(pictures, monkeypatch, tmp_path):
 
 def report(h_ap, levels):
     values = {"R@1": 0.5, "mAP@R": 0.2, "AP": 0.4, **{f"AP/{level}": 0.25 for level in levels[1:]}, "ASI": 0.3, "NDCG": 0.6}
-    counts = {"queries": 72, "items": 72, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
+    counts = {"n_queries": 72, "n_items": 72, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
     return Report({**values, "H-AP": h_ap}, **counts)
 
 

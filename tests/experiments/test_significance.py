@@ -30,7 +30,7 @@ def finished(folder, values, per_query=True):
             columns = {"R@1": own, "mAP@R": np.full(len(own), 0.5)} if per_query else None
             classes = {level: one[: len(own)] for level, one in CLASSES.items()}
             known = {"per_query": columns, "query_ids": np.arange(len(own)), "settings": {TRAINING: {"classes_seen": 0}}}
-            report = Report(means, queries=len(own), items=9, classes=classes, **known)
+            report = Report(means, n_queries=len(own), n_items=9, classes=classes, **known)
             report.save(RunFolder(folders[run]).report_file("test", 3))
             outcomes[run] = Outcome(3, 30, 1.5, {"test": means})
     return outcomes, folders

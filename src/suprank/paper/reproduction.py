@@ -234,7 +234,7 @@ class Reproduction:
     def _exceptions(self, item: Item) -> Sequence[str]:
         """Keys in which the trainings of an item differ on purpose."""
         if isinstance(item, StudyItem):
-            return (item.key,)
+            return (item.key, "batch.batches") if item.epoch_images else (item.key,)
         return item.may_differ if isinstance(item, TableItem) else ()
 
     @property

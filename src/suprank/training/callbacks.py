@@ -118,5 +118,5 @@ def metrics_line(report: Report) -> str:
     keys = {name: (name, *(f"{name}/{level}" for level in report.levels[:1])) for name in MAIN_METRICS}
     shown = {name: report[key] for name, spellings in keys.items() for key in spellings[::-1] if key in report}
     if not shown:  # a recipe may choose others
-        shown = dict(list(report.values.items())[: len(MAIN_METRICS)])
+        shown = dict(list(report.items())[: len(MAIN_METRICS)])
     return "  ".join(f"{name} {'--' if math.isnan(value) else f'{100 * value:.2f}'}" for name, value in shown.items())

@@ -323,7 +323,7 @@ class _Trainer:
         is_last = epoch == self.config.run.epochs
         show = self._on_evaluation_progress
         reports = self.validator(self.learner.forward, device=self.fabric.device, progress=show, per_query=is_last)
-        metrics = {name: dict(report.values) for name, report in reports.items()}
+        metrics = {name: dict(report) for name, report in reports.items()}
         test, metric = self.validator.best_metric
         value = metrics[test][metric]
         if _is_better(metric, value, position.best):
@@ -435,7 +435,7 @@ class _Trainer:
     def _finish(self, reports: Mapping[str, Report]) -> TrainResult:
         """Save the last model and the result."""
         position = self.position
-        metrics = {name: dict(report.values) for name, report in reports.items()}
+        metrics = {name: dict(report) for name, report in reports.items()}
         try:
             self.learner.save_model(self.run.model)
             if self.fabric.is_global_zero:
