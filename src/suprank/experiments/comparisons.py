@@ -71,9 +71,10 @@ def compare(
     The recipes may differ in their loss, proxies, memory and optimizer; other differences are refused before the first one
     runs, except in the keys or tables that `may_differ` names, such as `batch.size`. Finished runs in the folder `out` are not
     run again, interrupted ones are resumed, and further recipes, values or seeds are added. `jobs` runs are trained at the same
-    time, `on` this machine ("local"), a Ray cluster ("ray", "ray=HOST:PORT") or SLURM ("slurm partition=gpu"). Table and figure are written into `out` as
-    NAME.csv, .md, .tex, .png and .svg; `relative_to` ("loss.weight=0") adds those of the increases over one value. `command`
-    is saved for the reader, and `trust_code` is the user's consent to code that a recipe's file names.
+    time, `on` this machine ("local"), a Ray cluster ("ray", "ray=HOST:PORT") or SLURM ("slurm partition=gpu"). Table
+    and figure are written into `out` as NAME.csv, .md, .tex, .png and .svg; `relative_to` ("loss.weight=0") adds those of the
+    increases over one value. `command` is saved for the reader, and `trust_code` is the user's consent to code that a recipe's
+    file names.
 
     `tune` gives every recipe this many trials on validation classes, which are taken from the training classes, and adds a row
     with the best setting (`SearchSettings` has the folds, the metric and the ranges): `compare(..., tune=12)`.
