@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data import Manifest
-    from suprank.data.in_memory import InMemoryImages
+    from suprank.data.cached_images import InMemoryImages
     from suprank.paper.layout import WelchDifference
 
 METHODS = ("sup-ap", "roadmap-pairs", "roadmap")  # without, with L_DG, with L*_DG
@@ -234,7 +234,7 @@ def train_point(point: Point, folder: Path) -> dict[str, Any]:
 
 def _decoded(dataset: Any, folder: Path) -> InMemoryImages:
     """The images of a dataset in memory, from the pixels that are decoded already."""
-    from suprank.data.in_memory import InMemoryImages
+    from suprank.data.cached_images import InMemoryImages
 
     images = InMemoryImages.__new__(InMemoryImages)
     vars(images).update(vars(dataset))
@@ -276,7 +276,7 @@ def _test(model: Path, folder: Path, point: Point) -> tuple[dict[str, float], di
             images = torch.from_numpy(_pixels(folder)[rows[start : start + 2048]]).to(device).permute(0, 3, 1, 2)
             embeddings.append(embedder(normalize(images)).float())
     table = torch.cat(embeddings)
-    report = evaluate(table, labels, metrics=METRICS, level_names=levels, device=device, progress=False)
+    report = evaluate(table, labels, metrics=METRICS, levels=levels, device=device, progress=False)
     gap = None if point.study == "tuning" else _gap(table.cpu().numpy(), labels[:, 0], point.batch, device)
     return {name: 100 * report[name] for name in METRICS}, gap
 
@@ -374,8 +374,8 @@ def unpack(path: Path, folder: Path) -> None:
 
 def _decode(manifest: Manifest, workers: int) -> NDArray[np.uint8]:
     """The pixels `[images, 32, 32, 3]`; a file with several images, each in its box, is decoded once."""
+    from suprank.data.cached_images import InMemoryImages
     from suprank.data.datasets import ImageDataset
-    from suprank.data.in_memory import InMemoryImages
 
     paths, first, file = np.unique(manifest.paths.to_pylist(), return_index=True, return_inverse=True)
     decoded = InMemoryImages(ImageDataset(manifest.take(first), crop_boxes=False), workers=workers)

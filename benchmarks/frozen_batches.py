@@ -248,7 +248,7 @@ class Collection:
         """Metrics in percent; of a test also mAP@R of each class, and of the first seed the gap in batches of its size."""
         if run.part == "tune":
             tested = EvaluationSet(self.embeddings[self.held_out], self.labels[self.held_out])
-            return _percent(tested.evaluate(head, metrics=METRICS[:1], device=self.device, progress=False).values)
+            return _percent(tested.evaluate(head, metrics=METRICS[:1], device=self.device, progress=False).means)
         report = self.test.evaluate(head, metrics=METRICS, per_query=True, device=self.device, progress=False)
         found: Row = dict(_percent({name: report[name] for name in METRICS}))
         if run.seed == 0 and run.batch != "whole":

@@ -125,7 +125,7 @@ def resume(folder: Path, device: str, budget: int | None, seconds: float, expect
             began.wait()
             kills += 1
     assert code == 0, f"the command ended with {code}"
-    same = Report.load(folder / "report.json").values == expected.values
+    same = Report.load(folder / "report.json").means == expected.means
     return {"kills": kills, "with kills, s": time.perf_counter() - start, "same digits": same}
 
 
@@ -148,7 +148,7 @@ def measure(items: int, arguments: argparse.Namespace) -> dict[str, Any]:
             "GiB": sum(path.stat().st_size for path in (folder / "shards").iterdir()) / 2**30,
             "positives of the first query": int((labels[:, 1] == own[0, 1]).sum()),
         }
-        options = {"device": device, "memory_budget": arguments.budget, "level_names": ["0", "1"]}  # as the command names them
+        options = {"device": device, "memory_budget": arguments.budget, "levels": ["0", "1"]}  # as the command names them
         for metrics in (SOME_METRICS, None):  # compiles what is timed below, which depends on the number of pairs
             evaluate(queries[:2], own[:2], gallery, labels, metrics=metrics, progress=False, **options)
         if arguments.in_memory:

@@ -88,7 +88,7 @@ def compare_printed(folder: Path, run: str, qrels: str, output: str, options: di
     from suprank.evaluation import evaluate_run
 
     report = evaluate_run(folder / run, folder / qrels, list(PRINTED.values()), per_query=True, **options)
-    values = {(key, "all"): value for key, value in report.values.items()}
+    values = {(key, "all"): value for key, value in report.items()}
     assert report.per_query is not None
     assert report.query_ids is not None
     for key, column in report.per_query.items():
@@ -139,15 +139,14 @@ def measure(function: Callable[[Path, Path], dict[str, Any]], run: Path, qrels: 
 
 
 def ours(run: Path, qrels: Path) -> dict[str, Any]:
-    from suprank.evaluation import evaluate_run
-    from suprank.evaluation.rankings.formats import read_run
+    from suprank.evaluation import Run, evaluate_run
 
     begin = time.process_time()
-    read_run(run)
+    Run.load(run)
     read = time.process_time()
     report = evaluate_run(run, qrels, list(NAMES))
     end = time.process_time()
-    return {"read": read - begin, "read_and_evaluate": end - read, "values": dict(report.values)}
+    return {"read": read - begin, "read_and_evaluate": end - read, "values": dict(report)}
 
 
 def with_pytrec_eval(run: Path, qrels: Path) -> dict[str, Any]:

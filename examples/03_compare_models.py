@@ -30,7 +30,7 @@ labels = manifest.labels  # [N, 3]: character, group, script
 blurred = gaussian_filter(images, (0, 1.5, 1.5))
 pixels = (blurred - blurred.mean(axis=(1, 2), keepdims=True)).reshape(len(images), -1)
 edges = np.stack(np.gradient(gaussian_filter(images, (0, 2, 2)), axis=(1, 2)), axis=1).reshape(len(images), -1)
-options = {"level_names": manifest.levels, "metrics": ["R@1", "AP", "H-AP"], "per_query": True}
+options = {"levels": manifest.levels, "metrics": ["R@1", "AP", "H-AP"], "per_query": True}
 reports = {"edges": evaluate(edges, labels, **options), "pixels": evaluate(pixels, labels, **options)}
 print("mine: edges, other: pixels;", reports["edges"].compare(reports["pixels"]).table(holm=True))
 
@@ -39,7 +39,7 @@ print("mine: edges, other: pixels;", reports["edges"].compare(reports["pixels"])
 # edges are better by most, and the two for which the pixels are. Green frames are the same letter.
 
 # %%
-found = {"edges": top_k(edges, k=8).item_ids, "pixels": top_k(pixels, k=8).item_ids}
+found = {"edges": top_k(edges, k=8).rows, "pixels": top_k(pixels, k=8).rows}
 difference = reports["edges"].per_query["AP"] - reports["pixels"].per_query["AP"]
 order = np.argsort(difference)
 

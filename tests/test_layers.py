@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"ranking"},
     "hierarchy": {"data", "web"},
     # where images meet a model
-    "embedding": {"data", "models"},
+    "embedding": {"ranking", "evaluation", "data", "models"},
     # reads files: what was embedded, too, but never a model
     "explorer": {"ranking", "evaluation", "data", "embedding", "web"},
     # our losses in the trainers of other libraries, and our models in their benchmarks
@@ -54,6 +54,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "files/locking.py": {"filelock"},
     "files/binary.py": {"pyarrow"},
     "files/tables.py": {"pyarrow"},
+    "system/progress.py": {"tqdm"},
     "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/batch_kernels.py": {"triton"},
     "ranking/ranks/fused.py": {"triton"},
@@ -65,9 +66,10 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "ranking/exact/kernels.py": {"triton"},
     "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embedding_files.py": {"pyarrow"},
+    "evaluation/report.py": {"pandas"},
     "evaluation/search.py": {"threadpoolctl"},
     "evaluation/label_tables.py": {"pyarrow"},
-    "evaluation/rankings/formats.py": {"pyarrow"},
+    "evaluation/runs.py": {"pyarrow"},
     "evaluation/torchmetrics_adapter.py": {"torchmetrics"},
 }
 ONLY_FOR_TYPES = {"jaxtyping"}

@@ -74,7 +74,7 @@ def test_a_frozen_backbone_retrieves_unseen_birds_as_well_as_is_known(tmp_path, 
     metrics = [argument for metric in expected for argument in ("--metric", metric)]
     done("evaluate", tmp_path / "e", "--device", "cpu", "--out", tmp_path / "r.json", *metrics)
     report = Report.load(tmp_path / "r.json")
-    assert (report.queries, report.items) == (371, 371)
+    assert (report.n_queries, report.n_items) == (371, 371)
     assert {metric: 100 * report[metric] for metric in expected} == pytest.approx(expected, abs=NEAR)
 
 
@@ -97,7 +97,7 @@ def nearest(vectors, test, every=1):
         gallery_labels=test.labels,
         ids=some,
         gallery_ids=rows,
-        level_names=test.levels,
+        levels=test.levels,
         metrics=metrics,
         device="cpu",
         progress=False,

@@ -49,7 +49,7 @@ def _suprank(metrics: tuple[str, ...] | None) -> Callable[[EmbeddedCollection], 
 
 
 def _report_values(_: EmbeddedCollection, report: Any) -> dict[str, float]:
-    return {name: report.values[name] for name in HEADLINES if name in report.values}
+    return {name: report[name] for name in HEADLINES if name in report}
 
 
 def _search(collection: EmbeddedCollection) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -132,8 +132,8 @@ def test_values_of_classes_average_to_those_of_queries(script):
     per_query = {"R@1": rng.random(6), "mAP@R": rng.random(6)}
     report = Report(
         {name: float(values.mean()) for name, values in per_query.items()},
-        queries=6,
-        items=6,
+        n_queries=6,
+        n_items=6,
         levels=("emoji",),
         without_positives={},
         settings={},

@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.embedding import ImageLoaderSettings, Provenance
+from suprank.embedding import ImageLoaderSettings
 from suprank.evaluation import Report
+from suprank.evaluation.provenance import Provenance
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
 from suprank.training.embedders import build_embedder
@@ -75,9 +76,9 @@ def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading
     done("evaluate", tmp_path / "e", "--decay", 2, "--metric", "R@1", "--out", tmp_path / "one.json")
     chosen = [argument for name in expected for argument in ("--metric", name)]
     done("evaluate", tmp_path / "e", "--decay", 2, *chosen, "--out", tmp_path / "r.json", "--quiet")
-    assert dict(Report.load(tmp_path / "r.json").values) == dict(expected.values)
+    assert dict(Report.load(tmp_path / "r.json")) == dict(expected)
     done("evaluate", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
-    assert dict(Report.load(tmp_path / "run.json").values) == dict(expected.values), "levels and decay are the recipe's"
+    assert dict(Report.load(tmp_path / "run.json")) == dict(expected), "levels and decay are the recipe's"
     assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
@@ -145,9 +146,10 @@ def test_without_the_decoder_that_a_model_was_saved_with_pil_gives_the_same_numb
 
 
 def test_a_projection_is_saved_with_the_reading_it_was_computed_from(tmp_path, photos):
-    given = (photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
+    given = ("--pca", photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
     tiny.embedder(image_size=24, resize=0).save(tmp_path / "model")
-    done("models", "pca", tmp_path / "model", *given, "--size", 28, "--resize", 40, "--squash", "--decoder", "turbo")
+    images = ("--image-size", 28, "--resize", 40, "--squash", "--decoder", "turbo")
+    done("models", "create", tmp_path / "model", *given, *images)
     found = Embedder.load(tmp_path / "pca").input
     assert (found.size, found.resize, found.squash, found.decoder) == ((28, 28), 40, True, "turbo")
 

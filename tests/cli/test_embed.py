@@ -82,8 +82,8 @@ def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder
     transform = eval_transform(40, resize=side, interpolation=own.interpolation, mean=own.mean, std=own.std)
     rows = plain(model, test, transform)
     np.testing.assert_allclose(read_embedded("e", "test").embeddings, rows, atol=1e-5)
-    expected = evaluation.evaluate(rows, test.labels, level_names=test.levels, device="cpu", progress=False)
-    assert Report.load("r.json").values == pytest.approx(dict(expected.values), abs=1e-5, nan_ok=True)
+    expected = evaluation.evaluate(rows, test.labels, levels=test.levels, device="cpu", progress=False)
+    assert Report.load("r.json").means == pytest.approx(dict(expected), abs=1e-5, nan_ok=True)
 
 
 def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(folder):
@@ -105,7 +105,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     done("evaluate", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
     found = Report.load("r.json")
     assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
-    first = dict(evaluation.RankingRun.load("run.json"))["photograph 0"]
+    first = dict(evaluation.Run.load("run.json"))["photograph 0"]
     assert "photograph 0" not in [item for item, _ in first]
     assert len(first) == 12
 
@@ -119,13 +119,13 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
         manifest.labels[is_query],
         rows[~is_query],
         manifest.labels[~is_query],
-        level_names=manifest.levels,
+        levels=manifest.levels,
         ids=ids[is_query].tolist(),
         gallery_ids=ids[~is_query].tolist(),
         device="cpu",
         progress=False,
     )
-    assert found.values == pytest.approx(dict(expected.values), abs=1e-5, nan_ok=True)
+    assert found.means == pytest.approx(dict(expected), abs=1e-5, nan_ok=True)
 
 
 def test_splits_levels_precision_and_scales_can_be_chosen():
@@ -218,10 +218,10 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, gi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gone",), "there is no folder gone; name a folder of `suprank train` or `suprank embed`, or a file."),
-        (("photos",), "photos is neither a folder of `suprank train`"),
+        (("gone",), "there is no gone; name a folder of `suprank train` or `suprank embed`, a file of embeddings"),
+        (("photos",), "photos has no embeddings; name a folder of `suprank train` or `suprank embed`"),
         (("e", "--level", "order"), "e has no level 'order'; choose from class, group."),
-        (("e", "--labels", "m.parquet"), "a folder has its own labels, gallery and ids"),
+        (("e", "--labels", "m.parquet"), "e is a folder, which has its own labels, gallery and ids"),
     ],
 )
 def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
@@ -329,7 +329,7 @@ def test_machines_embed_a_share_each_one_is_killed_and_the_joined_result_is_that
     assert one.items.table.equals(shared.items.table)
     done("evaluate", "alone", "--device", "cpu", "--out", "alone.json")
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
-    assert Report.load("e.json").values == Report.load("alone.json").values
+    assert Report.load("e.json").means == Report.load("alone.json").means
 
 
 def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_shares(folder, monkeypatch):
@@ -350,9 +350,9 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     np.testing.assert_allclose(source.gallery.unit_embeddings([7, 3]), rows[[7, 3]], atol=1e-6)
     done("evaluate", "rows.npy", "--labels", "rows.parquet", "--device", "cpu", "--out", "rows.json")
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
-    found, expected = (Report.load(name).values for name in ("e.json", "rows.json"))
+    found, expected = (Report.load(name).means for name in ("e.json", "rows.json"))
     assert found == pytest.approx(expected, nan_ok=True)
-    assert source.evaluate(device="cpu").values == pytest.approx(found, nan_ok=True)
+    assert source.evaluate(device="cpu").means == pytest.approx(found, nan_ok=True)
     assert searched("e") == searched("rows.npy", "--manifest", "rows.parquet") != ""
     adapted = AdaptInput.read("e")
     np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))

@@ -3,8 +3,6 @@
 import json
 import re
 import socket
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import httpx2
@@ -60,29 +58,6 @@ def explored(folder, monkeypatch):
         return TestClient(apps[0], base_url="http://127.0.0.1:8000"), output
 
     return run
-
-
-def test_pages_and_pictures_are_shown_without_torch(folder):
-    """It is imported in the background, once the archives are listed; or at the start by --model."""
-    script = """
-import contextlib, re, sys
-from starlette.testclient import TestClient
-import suprank.cli.explore
-from suprank.cli.main import main
-
-apps = []
-suprank.cli.explore.serve = lambda app, *_, **__: apps.append(app)
-sys.argv[1:] = ["explore", "e", "--port", "0", "--quiet"]
-with contextlib.suppress(SystemExit):
-    main()
-client = TestClient(apps[0], base_url="http://127.0.0.1:8000")
-picture = re.search(r'"(/picture/[^"]+)"', client.get("/").text)[1]
-for address in ("/", picture, "/item/a/gallery/3"):
-    assert client.get(address).status_code == 200, address
-    assert not {"torch", "timm"} & set(sys.modules), address
-"""
-    ended = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_two_folders_with_a_model_for_uploads_loud_when_not_on_loopback(forked, folder):

@@ -63,8 +63,8 @@ def test_a_table_with_gaps_is_read_as_it_is(command, monkeypatch):
     if command[0] == "embed":
         assert Manifest.read("embedded/test/items.parquet").names["genus"] == GENERA
         done("evaluate", "embedded", "-q", "--out", "r.json")
-        assert "AP/genus" in suprank.evaluation.Report.load("r.json").values
-        assert "embedded has its own labels" in refused("evaluate", "embedded", "--fill-gaps")
+        assert "AP/genus" in suprank.evaluation.Report.load("r.json")
+        assert "embedded is a folder, which has its own labels" in refused("evaluate", "embedded", "--fill-gaps")
 
 
 def test_a_label_file_with_gaps_is_evaluated_as_the_filled_manifest_would_be():
@@ -76,9 +76,9 @@ def test_a_label_file_with_gaps_is_evaluated_as_the_filled_manifest_would_be():
     )
     done(*command, "--fill-gaps")
     report = suprank.evaluation.Report.load("r.json")
-    expected = suprank.evaluation.evaluate(np.load("e.npy"), rows.labels, level_names=rows.levels, device="cpu")
-    assert report.values == expected.values
-    assert suprank.evaluate("e.npy", "gaps.csv", fill_gaps=True, device="cpu").values == expected.values
+    expected = suprank.evaluation.evaluate(np.load("e.npy"), rows.labels, levels=rows.levels, device="cpu")
+    assert report.means == expected.means
+    assert suprank.evaluate("e.npy", "gaps.csv", fill_gaps=True, device="cpu").means == expected.means
     np.save("other.npy", np.load("e.npy")[:, :3])
     assert "other" in done(*command, "--fill-gaps", "--against", "other.npy").output
 
@@ -91,9 +91,9 @@ def test_a_recipe_fills_gaps_in_training_in_its_test_sets_and_when_the_run_is_ev
     Path("photos/more.csv").write_text(Path("gaps.csv").read_text())
     filled = data | {"fill_gaps": True, "tests": {"more": "photos/more.csv"}}
     reports = train(recipe("", data=filled, **run), "runs/filled").reports
-    assert reports["test"].values == reports["more"].values
-    assert "AP/genus" in reports["test"].values
-    assert suprank.evaluate("runs/filled", metrics=["AP/genus"], device="cpu").values == reports["test"].values
+    assert reports["test"].means == reports["more"].means
+    assert "AP/genus" in reports["test"]
+    assert suprank.evaluate("runs/filled", metrics=["AP/genus"], device="cpu").means == reports["test"].means
 
 
 def test_species_without_a_genus_are_no_positives_of_each_other_at_genus():
@@ -102,6 +102,6 @@ def test_species_without_a_genus_are_no_positives_of_each_other_at_genus():
         "label_species,label_genus,label_family\nlynx,,Felidae\nlynx,,Felidae\npuma,,Felidae\nlion,Panthera,Felidae\n"
     )
     np.save("cats.npy", np.array([[1, 0], [0, 1], [0.9, 0.1], [0.5, 0.5]], np.float32))
-    values = suprank.evaluate("cats.npy", "cats.csv", fill_gaps=True, metrics=["AP/genus", "AP/family"], device="cpu").values
+    values = suprank.evaluate("cats.npy", "cats.csv", fill_gaps=True, metrics=["AP/genus", "AP/family"], device="cpu").means
     assert values["AP/genus"] == pytest.approx((1 / 3 + 1 / 3) / 2)  # each lynx comes last in the other's list
     assert values["AP/family"] == 1

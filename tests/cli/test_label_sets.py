@@ -38,12 +38,12 @@ def settings(**tables):
 
 def test_a_run_trains_evaluates_and_embeds_to_the_same_digits():
     result = train(settings(), "runs/sets")
-    values = result.reports["test"].values
+    values = result.reports["test"].means
     needs = "of sets needs one label for an image at each level, but images have several thing"
     assert f"the report {needs}" in refused("report", "runs/sets", "--device", "cpu")
     assert f"the explorer page {needs}" in refused("explore", "runs/sets", "--device", "cpu")
     assert not Path("runs/sets/embeddings").exists()
-    assert suprank.evaluate("runs/sets", metrics=list(values), device="cpu").values == values
+    assert suprank.evaluate("runs/sets", metrics=list(values), device="cpu").means == values
     done(
         "embed",
         "runs/sets/model",
@@ -59,13 +59,13 @@ def test_a_run_trains_evaluates_and_embeds_to_the_same_digits():
     )
     done("evaluate", "embedded", "--device", "cpu", "--out", "r.json")
     report = suprank.evaluation.Report.load("r.json")
-    assert {key: report.values[key] for key in values} == values
+    assert {key: report[key] for key in values} == values
     items = Manifest.read("embedded/test/items.parquet")
     assert items.names["thing"] == tuple(f"t{number}" for number in range(8))
     assert items.labels.tolist() == Manifest.read("sets.csv", label_separator="|", root="photos").split("test").labels.tolist()
     files = ("evaluate", "embedded/test/embeddings.npy", "--device", "cpu", "--out", "files.json")
     done(*files, "--labels", "embedded/test/items.parquet")
-    assert suprank.evaluation.Report.load("files.json").values == report.values
+    assert suprank.evaluation.Report.load("files.json").means == report.means
     assert "different classes" not in done("evaluate", "runs/sets", "--against-frozen", "--device", "cpu").output
 
 
@@ -121,7 +121,7 @@ def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
     np.save("labels.npy", manifest.labels)
     manifest.save("labels.parquet")
     manifest.save("labels.csv")
-    expected = suprank.evaluation.evaluate(np.load("e.npy"), manifest.labels, device="cpu", level_names=manifest.levels)
+    expected = suprank.evaluation.evaluate(np.load("e.npy"), manifest.labels, device="cpu", levels=manifest.levels)
     for labels, separator in (
         ("sets.csv", ("--label-separator", "|")),
         ("labels.csv", ()),
@@ -129,8 +129,8 @@ def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
         ("labels.npy", ()),
     ):
         done("evaluate", "e.npy", "--labels", labels, *separator, "--device", "cpu", "--out", "r.json")
-        found = suprank.evaluation.Report.load("r.json").values
-        assert list(found.values()) == list(expected.values.values())
+        found = suprank.evaluation.Report.load("r.json").means
+        assert list(found.values()) == list(expected.values())
     np.save("other.npy", np.load("e.npy")[:, :3])
     compared = done("evaluate", "e.npy", "--labels", "labels.parquet", "--against", "other.npy", "--device", "cpu")
     assert "other" in compared.output

@@ -104,7 +104,7 @@ def test_the_losses_are_listed_with_their_keys():
     listed = rows(done("recipes", "--losses").stdout)
     assert listed[0] == ["loss", "what", "keys of [loss]"]
     assert [row[0] for row in listed[2:]] == [*loss_specs(), "FILE.py:CLASS"]
-    assert ["smooth-recall", "Smooth-R@k", "include_self, mixup, tau, ks, rank_tau"] in listed
+    assert ["smooth-recall", "Smooth-R@k", "mixup, ks, rank_tau, tau, include_self"] in listed
     (roadmap,) = (row for row in listed if row[0] == "roadmap")
     assert {"weight", "decomposability", "temperature", "positive_floor"} <= set(roadmap[2].split(", "))
 

@@ -29,7 +29,7 @@ name = "roadmap"
 
 
 def report(**values):
-    counts = {"queries": 4, "items": 5, "levels": ("species", "genus"), "without_positives": {"species": 0, "genus": 0}}
+    counts = {"n_queries": 4, "n_items": 5, "levels": ("species", "genus"), "without_positives": {"species": 0, "genus": 0}}
     return Report(values or {"R@1": 0.75, "AP/species": 0.5, "AP/genus": 0.625, "H-AP": float("nan")}, **counts)
 
 

@@ -50,8 +50,8 @@ def test_every_process_finds_what_one_alone_finds(alone, together, world):
         for name, expected in alone["reports"].items():
             report = found["reports"][name]
             assert report.per_query is not None
-            for key, value in expected.values.items():
-                assert report.values[key] == value or np.isnan([report.values[key], value]).all(), (name, key)
+            for key, value in expected.items():
+                assert report[key] == value or np.isnan([report[key], value]).all(), (name, key)
                 np.testing.assert_array_equal(report.per_query[key], expected.per_query[key], f"{name}, {key}")
             assert report == expected
 
@@ -78,7 +78,7 @@ def test_one_process_finds_the_same_in_any_budget_and_through_the_metric(alone):
     assert reports["top k"] == reports["top k of a gallery in chunks"]
     for name in ("padded", "uneven", "a process without items"):
         metric = reports[f"metric, {name}"]
-        assert metric.values == pytest.approx(reports["everything"].values, nan_ok=True, abs=0)
+        assert metric.means == pytest.approx(reports["everything"].means, nan_ok=True, abs=0)
         np.testing.assert_array_equal(metric.query_ids, np.arange(worker.COUNT))
     embeddings, labels = worker.data()
     half = embeddings.bfloat16()
@@ -88,7 +88,7 @@ def test_one_process_finds_the_same_in_any_budget_and_through_the_metric(alone):
         ids=worker.ids(0, 99),
         gallery_ids=worker.ids(50),
     )
-    assert reports["metric, queries and gallery"].values == expected.values
+    assert reports["metric, queries and gallery"].means == expected.means
 
 
 def test_there_are_several_blocks_to_share_out_and_once_fewer_than_processes():

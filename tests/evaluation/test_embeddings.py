@@ -207,11 +207,11 @@ def test_several_files_are_evaluated_as_one_collection(tmp_path):
     rows, labels = np.random.default_rng(0).standard_normal((90, 8)).astype(np.float16), np.arange(90) // 3
     for number, part in enumerate(np.split(rows, [7, 64])):
         np.save(tmp_path / f"part-{number}.npy", part)
-    expected = evaluate(rows, labels, progress=False).values
-    assert evaluate(tmp_path / "part-*.npy", labels, progress=False).values == expected
+    expected = evaluate(rows, labels, progress=False).means
+    assert evaluate(tmp_path / "part-*.npy", labels, progress=False).means == expected
     files = [str(tmp_path / f"part-{number}.npy") for number in range(3)]
     own = evaluate(rows, labels, files, labels, self_index=range(90), memory_budget=4000, progress=False)
-    assert own.values == expected
+    assert own.means == expected
     assert Embeddings.from_source(files).is_same(Embeddings.from_source(tmp_path / "part-*.npy"))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.quoted_metrics import distinct_keys, equal_names, metric_name, quoted_keys
-from suprank.experiments.results import COMPARISON_METRICS
+from suprank.experiments.results import METRICS as COMPARISON_METRICS
 
 
 def evaluated(levels=2, **options):
@@ -67,5 +67,5 @@ def test_equal_values_alone_are_no_reason_to_drop_a_metric():
 
 
 def test_a_metric_that_the_report_has_at_other_levels_is_kept():
-    report = Report({"R@1": 0.5, "P@1/genus": 0.5, "P@1": 0.5}, queries=2, items=2, levels=("species", "genus"))
+    report = Report({"R@1": 0.5, "P@1/genus": 0.5, "P@1": 0.5}, n_queries=2, n_items=2, levels=("species", "genus"))
     assert equal_names(report) == {}

@@ -7,10 +7,12 @@ import json
 import math
 import pickle
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,7 +42,7 @@ def report_of(per_query, **others):
     per_query = {key: np.array(values, dtype=float) for key, values in per_query.items()}
     values = {key: float(np.nanmean(array)) if (array == array).any() else NAN for key, array in per_query.items()}
     queries = len(next(iter(per_query.values())))
-    return Report(values, **{"queries": queries, "items": 10, "per_query": per_query} | others)
+    return Report(values, **{"n_queries": queries, "n_items": 10, "per_query": per_query} | others)
 
 
 @st.composite
@@ -52,9 +54,9 @@ def contents(draw):
     queries = draw(st.integers(0, 5))
     ids = st.integers(-9, 9), st.text(st.characters(codec="utf-8", exclude_characters="\0"))
     return {
-        "values": {key: draw(FRACTIONS) for key in keys},
-        "queries": queries,
-        "items": draw(st.integers(0, 10**7)),
+        "means": {key: draw(FRACTIONS) for key in keys},
+        "n_queries": queries,
+        "n_items": draw(st.integers(0, 10**7)),
         "levels": levels,
         "without_positives": {level: draw(st.integers(0, 99)) for level in levels},
         "settings": draw(st.dictionaries(st.text(), JSON, max_size=3)),
@@ -74,8 +76,8 @@ def report():
     values = {"R@1": 0.75, "AP": 0.5, "H-AP": 0.6125, "R@1/species": 0.75, "R@1/genus": 1.0, "AP/species": 0.5, "AP/genus": NAN}
     return Report(
         {**values, "AP/overall": 0.625},
-        queries=5924,
-        items=60502,
+        n_queries=5924,
+        n_items=60502,
         levels=("species", "genus"),
         without_positives={"species": 12, "genus": 0},
         settings={"ks": (1,), "decay": 1.0},
@@ -125,7 +127,7 @@ def test_a_missing_key_is_named_with_the_nearest_one_and_the_way_to_it(report, k
 
 def test_an_empty_report_says_that_it_is_empty():
     with pytest.raises(KeyError, match="no AP in this report, which is empty"):
-        Report({}, queries=0, items=0)["AP"]
+        Report({}, n_queries=0, n_items=0)["AP"]
 
 
 # The table
@@ -147,8 +149,8 @@ def test_the_table_has_a_row_for_each_metric_and_a_column_for_each_level(report)
 def test_the_table_shows_intervals_aligned_with_each_other():
     report = Report(
         {"R@1": 1.0, "AP": 0.05, "NDCG": NAN},
-        queries=1,
-        items=1,
+        n_queries=1,
+        n_items=1,
         intervals={"R@1": (0.995, 1.0), "AP": (0.041, 0.0625)},
         settings={"intervals": {"samples": 1000, "confidence": 0.9, "seed": 0}},  # as older versions saved them
     )
@@ -166,7 +168,7 @@ def test_the_table_shows_intervals_aligned_with_each_other():
 
 def test_names_of_any_script_keep_the_columns_straight():
     levels = ("属", "e\u0301te\u0301", "\N{BIRD} bird")  # of two cells, of three (two marks have no width), of seven
-    report = Report({f"AP/{level}": 0.5 for level in levels}, queries=2, items=2, levels=levels)
+    report = Report({f"AP/{level}": 0.5 for level in levels}, n_queries=2, n_items=2, levels=levels)
     assert report.table().splitlines()[2:] == [
         "%      属    e\u0301te\u0301  \N{BIRD} bird",
         "AP  50.00  50.00    50.00",
@@ -174,7 +176,7 @@ def test_names_of_any_script_keep_the_columns_straight():
 
 
 def test_names_cannot_move_the_cursor():
-    report = Report({"AP/a\tb\x1b[2J\u202e": 0.5}, queries=1, items=1, levels=("a\tb\x1b[2J\u202e",), without_positives={})
+    report = Report({"AP/a\tb\x1b[2J\u202e": 0.5}, n_queries=1, n_items=1, levels=("a\tb\x1b[2J\u202e",), without_positives={})
     assert r"a\tb\x1b[2J\u202e" in report.table()
     assert not {"\t", "\x1b", "\u202e"} & set(report.table())
 
@@ -191,7 +193,7 @@ def test_any_report_prints_a_line_for_each_metric(content):
 
 
 def test_csv_holds_fractions_in_full_precision(tmp_path):
-    report = Report({"AP": 1 / 3, 'R@1/a,"b"/c': NAN}, queries=1, items=1, intervals={"AP": (0.1, 2 / 3)})
+    report = Report({"AP": 1 / 3, 'R@1/a,"b"/c': NAN}, n_queries=1, n_items=1, intervals={"AP": (0.1, 2 / 3)})
     expected = 'metric,level,value,low,high\nAP,,0.3333333333333333,0.1,0.6666666666666666\nR@1,"a,""b""/c",nan,,\n'
     assert report.to_csv() == expected
     assert report.to_csv(tmp_path / "new" / "report.csv") == expected
@@ -204,7 +206,25 @@ def test_csv_reads_back_as_the_values(content):
     report = Report(**content)
     rows = list(csv.DictReader(io.StringIO(report.to_csv(raw=True), newline="")))
     found = {row["metric"] + ("/" + row["level"] if row["level"] else ""): float(row["value"]) for row in rows}
-    assert found == pytest.approx(dict(report.values), rel=0, abs=0, nan_ok=True)
+    assert found == pytest.approx(dict(report), rel=0, abs=0, nan_ok=True)
+
+
+def test_a_report_is_a_mapping_for_loggers_and_pandas(report):
+    assert isinstance(report, Mapping)
+    assert dict(report) == pytest.approx(report.means, nan_ok=True)
+    assert [key for key, _ in report.items()] == list(report)
+    series = pd.Series(report)
+    assert series.to_dict() == pytest.approx(report.means, nan_ok=True)
+    written = pd.read_csv(io.StringIO(report.to_csv())).fillna({"level": ""})
+    pd.testing.assert_frame_equal(report.to_frame(), written)
+
+
+def test_a_notebook_shows_the_table_with_its_names_escaped():
+    report = Report({"AP": 0.5, "AP/<b>": math.nan}, n_queries=2, n_items=9, levels=("a", "<b>"), without_positives={"<b>": 2})
+    shown = report._repr_html_()
+    assert "<p>2 queries, 9 items</p>" in shown
+    assert "<th>AP</th><td>50.00</td><td>--</td>" in shown
+    assert (shown.count("<b>"), shown.count("&lt;b&gt;")) == (0, 2)
 
 
 def test_latex_rows_are_in_percent_under_their_header(report):
@@ -219,7 +239,7 @@ def test_latex_rows_are_in_percent_under_their_header(report):
 
 
 def test_a_latex_header_escapes_the_names_of_levels():
-    assert Report({"AP/a_b": 1.0}, queries=1, items=1).latex_header() == r"& AP/a\_b \\"
+    assert Report({"AP/a_b": 1.0}, n_queries=1, n_items=1).latex_header() == r"& AP/a\_b \\"
 
 
 def test_latex_refuses_a_metric_that_is_not_there_and_negative_decimals(report):
@@ -260,16 +280,16 @@ def test_the_file_is_plain_json_with_null_for_nan(report, tmp_path):
 
 def test_the_difference_between_reports_is_seen():
     content = {
-        **{"values": {"AP": 0.5}, "queries": 2, "items": 3, "levels": ("a",), "settings": {"ks": (1, 2)}},
+        **{"means": {"AP": 0.5}, "n_queries": 2, "n_items": 3, "levels": ("a",), "settings": {"ks": (1, 2)}},
         **{"per_query": {"AP": [0.5, NAN]}, "query_ids": ["x", "y"], "intervals": {"AP": (0.1, NAN)}},
         **{"classes": {"a": [0, 1]}},
     }
     report = Report(**content)
     assert report == Report(**content | {"settings": {"ks": [1, 2]}, "per_query": {"AP": np.array([0.5, NAN])}})
     for change in (
-        {"values": {"AP": 0.6}},
-        {"values": {"AP": NAN}},
-        {"items": 4},
+        {"means": {"AP": 0.6}},
+        {"means": {"AP": NAN}},
+        {"n_items": 4},
         {"levels": ("b",)},
         {"settings": {"ks": (1, 3)}},
         {"query_ids": ["x", "z"]},
@@ -397,7 +417,7 @@ def test_intervals_are_of_the_mean_over_queries_for_new_classes():
     about = {"confidence": 0.95, "unit": unit, "measured": "Measured on 8 species (unit: species)."}
     assert wide.settings == {"ks": (1,), "intervals": about}
     assert wide.table().splitlines()[1:3] == ["[low, high]: 95% intervals", about["measured"]]
-    assert wide.values == pytest.approx(report.values, nan_ok=True)
+    assert wide.means == pytest.approx(report.means, nan_ok=True)
     assert report.intervals is None
 
 
@@ -434,7 +454,7 @@ def test_a_report_of_means_cannot_have_intervals_or_be_compared(report):
 def test_a_report_cannot_be_changed_by_what_it_was_made_of_or_by_who_reads_it():
     array, tensor, values = np.array([0.5, 0.7]), torch.tensor([0.1, 0.3], dtype=torch.float64), {"AP": 0.6, "R@1": 0.2}
     ids = np.array([3, 4])
-    report = Report(values, queries=2, items=2, per_query={"AP": array, "R@1": tensor}, query_ids=ids)
+    report = Report(values, n_queries=2, n_items=2, per_query={"AP": array, "R@1": tensor}, query_ids=ids)
     array[0], tensor[0], values["AP"], ids[0] = 9, 9, 9, 9
     assert report["AP"] == 0.6
     assert [list(column) for column in report.per_query.values()] == [[0.5, 0.7], [0.1, 0.3]]
@@ -442,7 +462,7 @@ def test_a_report_cannot_be_changed_by_what_it_was_made_of_or_by_who_reads_it():
     with pytest.raises(ValueError, match="read-only"):
         report.per_query["AP"][0] = 9
     with pytest.raises(AttributeError):
-        report.values = {}
+        report.means = {}
 
 
 def test_values_per_query_are_float64_and_not_copied_again():
@@ -468,7 +488,7 @@ def test_ids_are_kept_in_a_form_that_files_can_hold(ids, tmp_path):
 
 def test_settings_come_as_they_would_from_a_file():
     settings = {"ks": [1, np.int64(10)], "weights": {"genus": np.float32(0.5)}, "seed": None, "array": np.arange(2)}
-    found = Report({}, queries=0, items=0, settings=settings).settings
+    found = Report({}, n_queries=0, n_items=0, settings=settings).settings
     assert found == {"ks": (1, 10), "weights": {"genus": 0.5}, "seed": None, "array": (0, 1)}
     assert json.loads(json.dumps(found))["weights"] == {"genus": 0.5}
 
@@ -476,25 +496,25 @@ def test_settings_come_as_they_would_from_a_file():
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"values": {"hit_rate@1": 0.5}}, "values hold 'hit_rate@1', .* write 'R@1'"),
-        ({"values": {"accuracy": 0.5}}, "unknown metric 'accuracy'"),
-        ({"values": {"AP": math.inf}}, "AP is inf"),
-        ({"queries": -1}, "queries=-1 must be a count"),
-        ({"items": 1.5}, "items=1.5 must be a count"),
+        ({"means": {"hit_rate@1": 0.5}}, "means hold 'hit_rate@1', .* write 'R@1'"),
+        ({"means": {"accuracy": 0.5}}, "unknown metric 'accuracy'"),
+        ({"means": {"AP": math.inf}}, "AP is inf"),
+        ({"n_queries": -1}, "n_queries=-1 must be a count"),
+        ({"n_items": 1.5}, "n_items=1.5 must be a count"),
         ({"levels": ("a", "a")}, "hold a name twice"),
         ({"levels": ("a", "")}, "level name '' must be text of one line"),
         ({"levels": ("overall",)}, "level name 'overall' is taken"),
         ({"levels": ("fine", "mean-of-levels")}, "level name 'mean-of-levels' is taken"),
         ({"without_positives": {"b": 1}}, "without_positives has 'b', which levels do not have"),
         ({"without_positives": {"a": -1}}, r"without_positives\['a'\]=-1"),
-        ({"per_query": {"R@1": [1, 1]}}, "per_query has 'R@1', which values do not have"),
+        ({"per_query": {"R@1": [1, 1]}}, "per_query has 'R@1', which means do not have"),
         ({"per_query": {"AP": [1, 1, 1]}}, r"per_query\['AP'\] has shape \(3,\), but must be \[2\]"),
         ({"per_query": {"AP": [1, math.inf]}}, r"per_query\['AP'\] holds infinite values"),
         ({"classes": {"a": [0]}}, r"classes\['a'\] has shape \(1,\), but must be \[2\]"),
         ({"query_ids": ["a"]}, r"query_ids has shape \(1,\), but must be \[2\]"),
         ({"query_ids": [Path("a"), Path("b")]}, "query_ids are of type object, .* convert them with str"),
         ({"query_ids": [0.5, 1.5]}, "query_ids are of type float64"),
-        ({"intervals": {"R@1": (0, 1)}}, "intervals has 'R@1', which values do not have"),
+        ({"intervals": {"R@1": (0, 1)}}, "intervals has 'R@1', which means do not have"),
         ({"settings": {"a": [1, {"b": Path()}]}}, r"settings\['a'\]\[1\]\['b'\] is .*, which JSON cannot hold"),
         ({"settings": {"a": NAN}}, r"settings\['a'\] is nan, which JSON cannot hold"),
         ({"settings": {"a": {1: 2}}}, r"settings\['a'\] is {1: 2}, which JSON cannot hold"),
@@ -502,10 +522,10 @@ def test_settings_come_as_they_would_from_a_file():
 )
 def test_what_makes_no_report_is_refused_with_the_way_out(wrong, complaint):
     with pytest.raises(ValueError, match=complaint):
-        Report(**{"values": {"AP": 0.5}, "queries": 2, "items": 2, "levels": ("a",)} | wrong)
+        Report(**{"means": {"AP": 0.5}, "n_queries": 2, "n_items": 2, "levels": ("a",)} | wrong)
 
 
 def test_every_flat_metric_has_a_version_at_each_level():
     keys = [str(Metric(name, None if name in FULL else 1, "a")) for name in FLAT]
-    lines = Report(dict.fromkeys(keys, 0.5), queries=1, items=1, levels=("a",)).table().splitlines()
+    lines = Report(dict.fromkeys(keys, 0.5), n_queries=1, n_items=1, levels=("a",)).table().splitlines()
     assert [line.split() for line in lines[3:]] == [[key.removesuffix("/a"), "50.00"] for key in keys]

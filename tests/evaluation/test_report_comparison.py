@@ -23,7 +23,7 @@ def report_of(per_query, **others):
     values = {key: float(np.nanmean(array)) if (array == array).any() else NAN for key, array in per_query.items()}
     queries = len(next(iter(per_query.values())))
     known = {"query_ids": range(queries)} if others.keys().isdisjoint({"query_ids", "classes"}) else {}
-    return Report(values, **{"queries": queries, "items": 10, "per_query": per_query} | known | others)
+    return Report(values, **{"n_queries": queries, "n_items": 10, "per_query": per_query} | known | others)
 
 
 def birds(*values, count=24, **others):
@@ -148,7 +148,7 @@ def test_only_the_metrics_asked_for_are_compared():
 
 
 def test_a_metric_without_values_per_query_is_not_compared():
-    report = Report({"AP": 0.5, "R@1": 0.5}, queries=1, items=2, per_query={"AP": [0.5]}, query_ids=["a"])
+    report = Report({"AP": 0.5, "R@1": 0.5}, n_queries=1, n_items=2, per_query={"AP": [0.5]}, query_ids=["a"])
     assert [row.metric for row in report.compare(report)] == ["AP"]
     with pytest.raises(ValueError, match="R@1 has no values per query in one of the reports"):
         report.compare(report, ["R@1"])

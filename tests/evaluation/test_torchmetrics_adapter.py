@@ -45,22 +45,22 @@ def test_four_images_by_hand():
 def test_batches_make_the_report_of_all_items():
     embeddings, _ = drawn()
     labels = torch.stack([torch.arange(40) % 8, torch.arange(40) % 4], -1)
-    options = {"ks": (1, 5), "level_names": ["fine", "coarse"], "decay": 2.0, "weights": [1, 3], "normalize": False}
+    options = {"ks": (1, 5), "levels": ["fine", "coarse"], "decay": 2.0, "weights": [1, 3], "normalize": False}
     metric = updated(RetrievalMetrics(**options), embeddings, labels)
     expected = evaluate(embeddings, labels, per_query=True, **options)
     assert metric.report() == expected
     computed = metric.compute()
-    assert plain(computed) == expected.values
+    assert plain(computed) == expected.means
     assert {(value.dtype, value.shape) for value in computed.values()} == {(torch.float64, ())}
 
 
 def test_an_image_counts_once_whatever_the_order_with_ids():
     embeddings, labels = drawn()
-    expected = evaluate(embeddings, labels, per_query=True).values
+    expected = evaluate(embeddings, labels, per_query=True).means
     order = torch.cat([torch.randperm(40, generator=torch.Generator().manual_seed(1)), torch.tensor([3, 3, 17])])
     metric = updated(RetrievalMetrics(), embeddings[order], labels[order], order)
     assert plain(metric.compute()) == expected
-    assert metric.report().queries == metric.report().items == 40
+    assert metric.report().n_queries == metric.report().n_items == 40
     assert metric.report().query_ids.tolist() == list(range(40))
 
 
@@ -68,14 +68,14 @@ def test_without_ids_a_repeated_image_is_another_image():
     embeddings, labels = drawn()
     order = torch.tensor([*range(40), 5])
     metric = updated(RetrievalMetrics(), embeddings[order], labels[order])
-    assert metric.report().queries == 41
-    assert plain(metric.compute()) == evaluate(embeddings[order], labels[order]).values
+    assert metric.report().n_queries == 41
+    assert plain(metric.compute()) == evaluate(embeddings[order], labels[order]).means
 
 
 def test_ids_far_apart_are_fine():
     embeddings, labels = drawn()
     ids = torch.arange(40) * 2**55
-    assert plain(updated(RetrievalMetrics(), embeddings, labels, ids).compute()) == evaluate(embeddings, labels).values
+    assert plain(updated(RetrievalMetrics(), embeddings, labels, ids).compute()) == evaluate(embeddings, labels).means
 
 
 def test_queries_and_gallery_come_from_two_dataloaders():
@@ -84,8 +84,8 @@ def test_queries_and_gallery_come_from_two_dataloaders():
         metric = RetrievalMetrics()
         updated(metric, embeddings[15:], labels[15:], None if ids is None else ids[15:], role="gallery")
         updated(metric, embeddings[:15], labels[:15], None if ids is None else ids[:15], role="query")
-        assert plain(metric.compute()) == evaluate(embeddings[:15], labels[:15], embeddings[15:], labels[15:]).values
-        assert (metric.report().queries, metric.report().items) == (15, 25)
+        assert plain(metric.compute()) == evaluate(embeddings[:15], labels[:15], embeddings[15:], labels[15:]).means
+        assert (metric.report().n_queries, metric.report().n_items) == (15, 25)
 
 
 def test_a_query_that_is_in_the_gallery_under_its_id_is_not_in_its_own_list():
@@ -94,7 +94,7 @@ def test_a_query_that_is_in_the_gallery_under_its_id_is_not_in_its_own_list():
     metric = updated(RetrievalMetrics(), embeddings, labels, ids, role="gallery")
     updated(metric, embeddings[both], labels[both], ids[both], role="query")
     expected = evaluate(embeddings[both], labels[both], embeddings, labels, self_index=ids[both])
-    assert plain(metric.compute()) == expected.values
+    assert plain(metric.compute()) == expected.means
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -107,7 +107,7 @@ def test_distractors_are_added_to_images_that_are_ranked_against_each_other(name
     updated(metric, embeddings[:25], labels[:25], None if ids is None else ids[:25])
     theirs = torch.cat([labels[:25], torch.full((15,), -1)])
     expected = evaluate(embeddings[:25], labels[:25], embeddings, theirs, self_index=torch.arange(25))
-    assert plain(metric.compute()) == expected.values
+    assert plain(metric.compute()) == expected.means
 
 
 def test_a_metric_without_any_positive_is_nan():
@@ -125,7 +125,7 @@ def test_embeddings_are_kept_as_they_come_and_without_their_graph(dtype):
     metric.update(leaf * 2, labels)
     assert metric.embeddings[0].dtype == dtype
     assert not metric.embeddings[0].requires_grad
-    assert plain(metric.compute()) == evaluate(leaf.detach() * 2, labels, metrics=KEYS).values
+    assert plain(metric.compute()) == evaluate(leaf.detach() * 2, labels, metrics=KEYS).means
 
 
 def test_labels_and_ids_may_be_numpy_arrays_or_lists():
@@ -133,7 +133,7 @@ def test_labels_and_ids_may_be_numpy_arrays_or_lists():
     metric = RetrievalMetrics(metrics=KEYS)
     metric.update(embeddings[:20], labels[:20].numpy(), np.arange(20))
     metric.update(embeddings[20:], labels[20:].tolist(), range(20, 40))
-    assert plain(metric.compute()) == evaluate(embeddings, labels, metrics=KEYS).values
+    assert plain(metric.compute()) == evaluate(embeddings, labels, metrics=KEYS).means
 
 
 # As metrics do
@@ -143,23 +143,23 @@ def test_reset_forgets_and_update_adds():
     embeddings, labels = drawn()
     metric = updated(RetrievalMetrics(metrics=KEYS), embeddings[:20], labels[:20])
     half = plain(metric.compute())
-    assert half == evaluate(embeddings[:20], labels[:20], metrics=KEYS).values
+    assert half == evaluate(embeddings[:20], labels[:20], metrics=KEYS).means
     metric.update(embeddings[20:], labels[20:])
-    assert metric.report().queries == 40
-    assert plain(metric.compute()) == evaluate(embeddings, labels, metrics=KEYS).values
+    assert metric.report().n_queries == 40
+    assert plain(metric.compute()) == evaluate(embeddings, labels, metrics=KEYS).means
     metric.reset()
     metric.update(embeddings[:20], labels[:20])
     assert plain(metric.compute()) == half
-    assert metric.report().queries == 20
+    assert metric.report().n_queries == 20
 
 
 def test_forward_gives_the_batch_and_compute_gives_all():
     embeddings, labels = drawn()
     metric = RetrievalMetrics(metrics=KEYS)
     for rows in (slice(0, 25), slice(25, 40)):
-        assert plain(metric(embeddings[rows], labels[rows])) == evaluate(embeddings[rows], labels[rows], metrics=KEYS).values
-    assert metric.report().queries == 40
-    assert plain(metric.compute()) == evaluate(embeddings, labels, metrics=KEYS).values
+        assert plain(metric(embeddings[rows], labels[rows])) == evaluate(embeddings[rows], labels[rows], metrics=KEYS).means
+    assert metric.report().n_queries == 40
+    assert plain(metric.compute()) == evaluate(embeddings, labels, metrics=KEYS).means
 
 
 def test_the_items_are_ranked_once_for_compute_and_report(monkeypatch):
@@ -186,12 +186,12 @@ def test_a_collection_shares_what_its_metrics_hold():
     )
     for rows in torch.arange(40).split(16):
         collection.update(embeddings[rows], labels[rows], rows, role="both")
-    expected = evaluate(embeddings, labels, metrics=["R@1", "P@5", "AP"]).values
+    expected = evaluate(embeddings, labels, metrics=["R@1", "P@5", "AP"]).means
     assert plain(collection.compute()) == {f"val/{key}": value for key, value in expected.items()}
     assert list(collection.compute_groups.values()) == [["all", "top"]]
     collection.reset()
     collection.update(embeddings[:9], labels[:9])
-    assert collection["all"].report().queries == collection["top"].report().queries == 9
+    assert collection["all"].report().n_queries == collection["top"].report().n_queries == 9
 
 
 @pytest.mark.parametrize(
@@ -199,13 +199,13 @@ def test_a_collection_shares_what_its_metrics_hold():
 )
 def test_copies_go_their_own_way(copied):
     embeddings, labels = drawn()
-    metric = RetrievalMetrics(metrics=KEYS, level_names=["class"])
+    metric = RetrievalMetrics(metrics=KEYS, levels=["class"])
     metric.update(embeddings[:20], labels[:20])
     before = metric.report()
     other = copied(metric)
     assert other.report() == before
     other.update(embeddings[20:], labels[20:])
-    assert plain(other.compute()) == evaluate(embeddings, labels, metrics=KEYS).values
+    assert plain(other.compute()) == evaluate(embeddings, labels, metrics=KEYS).means
     assert metric.report() == before
 
 
@@ -225,8 +225,8 @@ def test_states_of_two_metrics_merge():
     embeddings, labels = drawn()
     first, second = (updated(RetrievalMetrics(), embeddings[rows], labels[rows]) for rows in (slice(0, 30), slice(30, 40)))
     first.merge_state(second)
-    assert first.report().queries == 40
-    assert plain(first.compute()) == pytest.approx(evaluate(embeddings, labels).values)
+    assert first.report().n_queries == 40
+    assert plain(first.compute()) == pytest.approx(evaluate(embeddings, labels).means)
 
 
 def test_it_says_what_kind_of_metric_it_is():
@@ -235,7 +235,7 @@ def test_it_says_what_kind_of_metric_it_is():
     assert not metric.is_differentiable
     assert not metric.full_state_update
     embeddings, labels = drawn()
-    assert plain(updated(metric, embeddings, labels).compute()) == evaluate(embeddings, labels).values
+    assert plain(updated(metric, embeddings, labels).compute()) == evaluate(embeddings, labels).means
 
 
 @pytest.mark.gpu
@@ -246,7 +246,7 @@ def test_on_a_gpu_it_finds_what_evaluate_finds_there(compute_on_cpu):
     assert metric.embeddings[0].is_cuda != compute_on_cpu
     computed = metric.compute()
     assert computed["AP"].is_cuda
-    assert plain(computed) == evaluate(embeddings, labels).values
+    assert plain(computed) == evaluate(embeddings, labels).means
     moved = metric.to("cpu")
     assert not moved.embeddings[0].is_cuda
 

@@ -257,18 +257,16 @@ def _label_sets() -> np.ndarray:
 
 def _evaluated(*arrays: Any, levels: tuple[str, ...] = _NAMES, per_query: bool = False, **options: Any) -> Any:
     arrays = tuple(array.astype(np.float32) if array.dtype == float else array for array in arrays)
-    report = evaluation.evaluate(
-        *arrays, metrics=_metrics(levels), level_names=levels, per_query=per_query, **_QUIET, **options
-    )
+    report = evaluation.evaluate(*arrays, metrics=_metrics(levels), levels=levels, per_query=per_query, **_QUIET, **options)
     return numbers(report)
 
 
 def numbers(report: Any) -> dict[str, Any]:
     """What a report says in numbers; its sentences may be written anew."""
     found = {
-        "values": dict(report.values),
-        "queries": report.queries,
-        "items": report.items,
+        "values": dict(report),
+        "queries": report.n_queries,
+        "items": report.n_items,
         "levels": list(report.levels),
         "without_positives": dict(report.without_positives),
         **{key: report.settings[key] for key in ("ks", "decay", "weights") if key in report.settings},
@@ -308,15 +306,13 @@ def _landmarks() -> Any:
     ids = [f"i{item}" for item in range(30)]
     predictions = {f"q{row}": [ids[item] for item in np.argsort(uniform(17 + row, 30))[:12]] for row in range(4)}
     solution = {f"q{row}": [ids[item] for item in range(row, 30, 3 + row)] for row in range(4)}
-    return [float(evaluation.landmark_map(predictions, solution, k)) for k in (1, 5, 100)]
+    return [evaluation.landmark_map(predictions, solution, k)[f"mAP@{k}"] for k in (1, 5, 100)]
 
 
 def _gap() -> Any:
     embeddings = signs(18, 60, 16).astype(np.float32)
     found = {
-        metric: evaluation.decomposability_gap(
-            embeddings, _KINGDOM, np.arange(60) % 6, metric, level_names=_NAMES, **_QUIET
-        ).value
+        metric: evaluation.decomposability_gap(embeddings, _KINGDOM, np.arange(60) % 6, metric, levels=_NAMES, **_QUIET).value
         for metric in ("AP", "H-AP", "R@1", "AP/genus")
     }
     bounds = evaluation.gap_bounds(embeddings, _SPECIES, np.arange(60) % 6, **_QUIET)
@@ -329,7 +325,7 @@ def _comparison() -> Any:
         evaluation.evaluate(
             np.where(uniform(seed, 60, 16) > 0.3, signs(61, 15, 16)[_SPECIES], signs(seed + 1, 60, 16)).astype(np.float32),
             _KINGDOM,
-            level_names=_NAMES,
+            levels=_NAMES,
             per_query=True,
             **_QUIET,
         )
@@ -444,7 +440,7 @@ def _qrels(folder: Path) -> Any:
         f"image {row}": {f"image {item + 100}": grade for item, grade in enumerate(own)} for row, own in enumerate(grades)
     }
     (folder / "qrels.json").write_text(json.dumps(judged))
-    return _files_and_gallery(folder, start=100, protocol="mieb", qrels=folder / "qrels.json")
+    return _files_and_gallery(folder, start=100, protocol="mieb", truth=folder / "qrels.json")
 
 
 def _solution(folder: Path) -> Any:
@@ -458,14 +454,14 @@ def _solution(folder: Path) -> Any:
     (folder / "q.csv").write_text("\n".join(["id,place", *(f"image {row},a" for row in range(20))]) + "\n")
     (folder / "g.csv").write_text("\n".join(["id,place", *(f"image_{row},a" for row in range(60))]) + "\n")
     places = (folder / "q.npy", folder / "q.csv", folder / "g.npy", folder / "g.csv")
-    return suprank.evaluate(*places, id_column="id", protocol="gldv2", solution=folder / "solution.csv", usage="Private")
+    return suprank.evaluate(*places, id_column="id", protocol="gldv2", truth=f"{folder}/solution.csv:Private")
 
 
 def _revisited(folder: Path) -> Any:
     lists = whole(30, 4, 6, 40)
     truth = [{name: np.flatnonzero(own == place) for place, name in enumerate(("easy", "hard", "junk"))} for own in lists]
     arrays = (signs(31, 6, 16).astype(np.float32), None, signs(32, 40, 16).astype(np.float32))
-    return suprank.evaluate(*arrays, protocol="revisited", ground_truth=truth)
+    return suprank.evaluate(*arrays, protocol="revisited", truth=truth)
 
 
 def _files_with_head(folder: Path) -> Any:
@@ -624,7 +620,7 @@ def _real_labels(name: str, every: int) -> Any:
     fine = some.labels[:, 0]
     own, noise = signs(51, int(fine.max()) + 1, 64)[fine], signs(52, len(some), 64)
     embeddings = np.where(uniform(53, len(some), 64) > 0.2, own, noise).astype(np.float32)
-    return numbers(evaluation.evaluate(embeddings, some.labels, level_names=some.levels, **_QUIET))
+    return numbers(evaluation.evaluate(embeddings, some.labels, levels=some.levels, **_QUIET))
 
 
 def _real_drawings(every: int) -> Any:
@@ -636,7 +632,7 @@ def _real_drawings(every: int) -> Any:
     levels = ("character", "alphabet")
     labels = np.stack([np.unique([row[f"label_{level}"] for row in some], return_inverse=True)[1] for level in levels], 1)
     embeddings = (pixels > 127).reshape(len(some), -1).astype(np.float32)
-    return numbers(evaluation.evaluate(embeddings, labels, level_names=levels, normalize=False, **_QUIET))
+    return numbers(evaluation.evaluate(embeddings, labels, levels=levels, normalize=False, **_QUIET))
 
 
 def _real_landmarks() -> Any:

@@ -150,8 +150,8 @@ def test_large_and_small_embeddings_have_the_scores_of_their_directions():
     expected = RetrievalBatch.from_embeddings(embeddings, labels).scores
     for scale in (1e-36, 1e-30, 1e-20, 1e-13, 1e-9, 1e15, 1e30, 1e37):
         torch.testing.assert_close(RetrievalBatch.from_embeddings(scale * embeddings, labels).scores, expected)
-    assert evaluate(1e-36 * embeddings, labels, progress=False).values == pytest.approx(
-        evaluate(embeddings, labels, progress=False).values, nan_ok=True
+    assert evaluate(1e-36 * embeddings, labels, progress=False).means == pytest.approx(
+        evaluate(embeddings, labels, progress=False).means, nan_ok=True
     )
     mixed = embeddings * torch.tensor([1e-36, 1e-30, 1e-20, 1.0, 1e12, 1e25, 1e37])[:, None]
     torch.testing.assert_close(RetrievalBatch.from_embeddings(mixed, labels).scores, expected)

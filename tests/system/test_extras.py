@@ -112,9 +112,8 @@ SUFFICE = {  # calls of the verbs that do something small
     "train": [
         ("train", "glyphs/happier", "data.manifest=m.parquet", "--dry-run"),
         ("compare", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
-        ("sweep", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
         # for `demo` and `paper`
-        "import suprank.experiments.parallel, suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE",
+        "import suprank.experiments.train_run, suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE",
         "import suprank.cli.paper, suprank.paper.output, suprank.paper.class_maps, suprank.paper.galleries",
         "from suprank.evaluation import RetrievalMetrics; from suprank.losses import MultiSimilarity; MultiSimilarity()",
     ],

@@ -119,7 +119,7 @@ def fake_metrics(values: Iterable[float]) -> Callable[..., dict[str, Report]]:
     """A validator's call that returns these values of H-AP, one for each evaluation, and an R@1 below all of them."""
     left = iter(values)
     levels = ("fine", "coarse")
-    counts: dict[str, Any] = {"queries": 1, "items": 1, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
+    counts: dict[str, Any] = {"n_queries": 1, "n_items": 1, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
     return lambda self, forward, *, device, progress, per_query: {"test": Report({"H-AP": next(left), "R@1": 0.01}, **counts)}
 
 

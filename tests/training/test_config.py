@@ -29,7 +29,7 @@ def test_nothing_can_be_changed_afterwards():
     ("tables", "message"),
     [
         ({"loss": {"name": "road-map"}}, "there is no loss 'road-map'; did you mean roadmap. choose from sup-ap, "),
-        ({"loss": {"name": "fast-ap", "bins": 1}}, "greater than or equal to 2"),
+        ({"loss": {"name": "softbin-ap", "bins": 1}}, "bins=1 must be a whole number from 2 on"),
         ({"loss": {"name": "arcface"}, "memory": {"size": 100}}, "of no use to arcface"),
         ({"loss": {"name": "triplet-sh"}, "proxies": {"lr": 1.0}}, r"\[proxies\] is set, but triplet-sh has no proxies"),
         ({"loss": {"name": "sup-hap", "level_weights": [1, 1], "decay": 2.0}}, "leave one out"),

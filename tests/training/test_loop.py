@@ -52,14 +52,14 @@ def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manife
     assert result.stop_signal is None
     assert read_recipe(folder / "recipe.toml") == recipe(manifest)
     written = json.loads((folder / "result.json").read_text())
-    assert written["metrics"] == {"test": result.reports["test"].values}
+    assert written["metrics"] == {"test": result.reports["test"].means}
     assert written["best"] == result.best
     report = result.reports["test"]
     assert written["labels"] == {"test": report.settings["labels"]}
     assert sorted(report.settings["labels"]) == ["coarse", "fine"]
     assert report.query_ids[0].endswith(".png"), "queries are known by their paths"
     assert (written["epoch"], written["step"]) == (3, 9)
-    assert Report.load(folder / "reports/test-epoch-0003.json").values == result.reports["test"].values
+    assert Report.load(folder / "reports/test-epoch-0003.json").means == result.reports["test"].means
     assert result.reports["test"].per_query is not None, "for the statistics of comparisons"
 
 
@@ -71,8 +71,8 @@ def test_the_saved_model_has_the_metrics_of_the_last_report(plain, manifest):
     pixels = [prepared(Image.open(tests.root / path).convert("RGB")) for path in tests.table["path"].to_pylist()]
     with torch.inference_mode():
         found = embedder(torch.stack(pixels))
-    values = evaluate(found, tests.labels, metrics=("R@1", "AP", "H-AP"), level_names=tests.levels).values
-    assert values == pytest.approx(result.reports["test"].values, abs=1e-6)
+    values = evaluate(found, tests.labels, metrics=("R@1", "AP", "H-AP"), levels=tests.levels).means
+    assert values == pytest.approx(result.reports["test"].means, abs=1e-6)
 
 
 def test_metrics_jsonl_has_every_step_and_every_evaluation(plain):
@@ -87,7 +87,7 @@ def test_metrics_jsonl_has_every_step_and_every_evaluation(plain):
     }
     evaluations = [line for line in lines(folder) if "test/AP" in line]
     assert [(line["step"], line["epoch"]) for line in evaluations] == [(6, 2.0), (9, 3.0)]
-    assert {name: evaluations[-1][f"test/{name}"] for name in ("R@1", "AP", "H-AP")} == result.reports["test"].values
+    assert {name: evaluations[-1][f"test/{name}"] for name in ("R@1", "AP", "H-AP")} == result.reports["test"].means
 
 
 def test_callbacks_are_called_in_order(plain):
@@ -116,7 +116,7 @@ def test_the_loss_falls_where_there_is_something_to_learn(manifest, tmp_path):
     losses = [at.values["loss"] for at in recorder.events_of("on_step_end")]
     assert np.mean(losses[-6:]) < 0.5 * np.mean(losses[:6])
     (_, before), (_, after) = recorder.events_of("on_evaluation_end")
-    assert after["test"].values["H-AP"] > before["test"].values["H-AP"]
+    assert after["test"]["H-AP"] > before["test"]["H-AP"]
     assert result.best["epoch"] == 12
 
 
@@ -182,16 +182,16 @@ def test_evaluations_come_at_the_start_every_n_epochs_and_at_the_end(manifest, t
 def test_further_test_sets_have_reports_of_their_own(manifest, tmp_path):
     other = pictures(tmp_path / "other", classes=4, tests=2)
     result = train(recipe(manifest, data={"tests": {"other/set": str(other)}}, run={"epochs": 1}), tmp_path / "run")
-    assert {name: report.queries for name, report in result.reports.items()} == {"test": 24, "other/set": 8}
+    assert {name: report.n_queries for name, report in result.reports.items()} == {"test": 24, "other/set": 8}
     assert sorted(file.name for file in (tmp_path / "run/reports").glob("*.json")) == [
         "other%2Fset-epoch-0001.json",
         "test-epoch-0001.json",
     ]
-    assert result.best["value"] == result.reports["test"].values["H-AP"]
+    assert result.best["value"] == result.reports["test"]["H-AP"]
     assert "other/set/R@1" in lines(tmp_path / "run")[-1]
     again = train(recipe(manifest, data={"tests": {"other/set": str(other)}}, run={"epochs": 1}), tmp_path / "run", resume=True)
-    assert {name: report.values for name, report in again.reports.items()} == {
-        name: report.values for name, report in result.reports.items()
+    assert {name: report.means for name, report in again.reports.items()} == {
+        name: report.means for name, report in result.reports.items()
     }
 
 
@@ -265,7 +265,7 @@ def test_a_finished_run_is_not_resumed_but_told(plain, manifest, monkeypatch):
     assert recorder.events == [("on_message", output)]
     assert again.stop_signal is None
     assert again.best == result.best
-    assert {name: report.values for name, report in again.reports.items()} == {"test": result.reports["test"].values}
+    assert {name: report.means for name, report in again.reports.items()} == {"test": result.reports["test"].means}
 
 
 def test_other_images_are_not_resumed(manifest, tmp_path):

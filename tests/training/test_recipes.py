@@ -333,11 +333,11 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "run.epochs": 55,
     },
     "cub/roadmap": {
-        "optimizer.lr": 1e-6,
-        "optimizer.head_lr": 2e-6,
+        "optimizer.lr": 1e-5,
+        "optimizer.head_lr": 2e-5,
         "optimizer.weight_decay": 4e-4,
-        "proxies.lr": 2e-6,
-        "proxies.weight_decay": 4e-4,
+        "proxies.lr": 10.0,
+        "proxies.min_lr": 0.1,
         "images.size": 256,
         "images.test_resize": 288,
         "model.pooling": "gem",
@@ -357,8 +357,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "optimizer.head_lr": 2e-6,
         "optimizer.weight_decay": 5e-4,
         "optimizer.min_lr": 1e-6,
-        "proxies.lr": 2e-6,
-        "proxies.min_lr": 1e-6,
+        "proxies.lr": 10.0,
     },
     "cub/roadmap-deit": {
         "model.backbone": "deit_small",
@@ -367,12 +366,10 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "images.size": 224,
         "images.test_resize": 256,
         "optimizer.name": "adamw",
-        "optimizer.lr": 1e-6,
+        "optimizer.lr": 5e-6,
         "optimizer.weight_decay": 5e-4,
         "optimizer.min_lr": 0.0,
-        "proxies.name": "adamw",
-        "proxies.lr": 1e-6,
-        "proxies.weight_decay": 5e-4,
+        "proxies.lr": 10.0,
         "memory.size": "all",
     },
     "cub/irt-r": {"batch.size": 64, "optimizer.lr": 3e-5, "optimizer.schedule": "constant", "model.backbone": "deit_small"},
@@ -423,7 +420,8 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
     "inat-base/proxy-nca": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.min_lr": 1e-6},
     "inat-base/csl": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.min_lr": 1e-6},
     "inat-base/sup-wap": {"loss.name": "sup-hap", "loss.level_weights": "equal", "loss.decay": 1.0},
-    "inat-full/nsm": {"data.manifest": "inat-full.parquet", "proxies.lr": 10.0, "run.frozen_epochs": 5},
+    "inat-base/nsm": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.min_lr": 1e-6},
+    "inat-full/nsm": {"data.manifest": "inat-full.parquet", "proxies.lr": 2e-5, "run.frozen_epochs": 5},
     "inat-full/happier": {"data.manifest": "inat-full.parquet", "loss.decay": 1.0, "optimizer.lr": 1e-5, "proxies.lr": 10.0},
     "dyml-vehicle/happier": {
         "model.backbone": "resnet34",
@@ -629,7 +627,7 @@ def prepared(pictures, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """A saved embedder, as `suprank models pca` makes one."""
+    """A saved embedder, as `suprank models create --pca` makes one."""
     folder = tmp_path_factory.mktemp("start") / "embedder"
     Embedder.create("test_resnet", pretrained=False, pooling="gem", normalization="l2", dim=16).save(folder)
     return folder

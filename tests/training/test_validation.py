@@ -95,8 +95,8 @@ def test_the_report_is_that_of_embed_and_evaluate(tmp_path, photos, layout):
     assert validator.names == ("test",)
     assert validator.best_metric == ("test", "H-AP")
     found = reports(validator)["test"]
-    assert found.values == pytest.approx(dict(expected.values), abs=1e-12, nan_ok=True)
-    assert (found.queries, found.items, found.levels) == (expected.queries, expected.items, expected.levels)
+    assert found.means == pytest.approx(dict(expected), abs=1e-12, nan_ok=True)
+    assert (found.n_queries, found.n_items, found.levels) == (expected.n_queries, expected.n_items, expected.levels)
     known = {"embeddings": expected.settings["embeddings"]}
     assert {**found.settings, **known} == {**expected.settings, TRAINING: {"classes_seen": 0}}
 
@@ -178,9 +178,9 @@ def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_pat
     _, expected = trained_run(tmp_path, photos, ks=[2, 3], level_weights={"class": 3, "group": 1}, decay=2.0)
     found = suprank.evaluate(tmp_path / "run", device="cpu")
     assert {name for name in found if name.startswith("R@") and "/" not in name} == {"R@2", "R@3"}
-    assert dict(found.values) == pytest.approx(dict(expected.values), abs=1e-12)
+    assert dict(found) == pytest.approx(dict(expected), abs=1e-12)
     source = open_source(tmp_path / "run", device="cpu")
-    assert dict(evaluate_source(source).values) == dict(found.values), "what `suprank report` shows"
+    assert dict(evaluate_source(source)) == dict(found), "what `suprank report` shows"
     assert source.with_levels(["group"]).evaluate(metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
     assert suprank.evaluate(tmp_path / "run", device="cpu", ks=[1], weights={"class": 1})["wAP"] == expected["AP"]
 
@@ -197,7 +197,7 @@ def test_a_run_and_its_evaluation_afterwards_speak_of_the_same_classes_and_train
         assert found.settings[TRAINING] == trained.settings[TRAINING] == {"classes_seen": 0}
         assert found.sentence() == trained.sentence()
     assert "classes that the model has not seen" in trained.sentence()
-    assert found.compare(trained, ["AP"])["AP"].queries == trained.queries
+    assert found.compare(trained, ["AP"])["AP"].queries == trained.n_queries
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_the_command_prints_the_report_of_the_run_and_its_options_take_precedenc
 
     found = Report.load(evaluated())
     assert list(found) == list(expected), "the same metrics in the same order"
-    assert dict(found.values) == pytest.approx(dict(expected.values), abs=1e-12)
+    assert dict(found) == pytest.approx(dict(expected), abs=1e-12)
     settings = ("ks", "decay", "weights")
     assert [found.settings[name] for name in settings] == [expected.settings[name] for name in settings]
     assert found.settings["weights"] == {"class": 3.0, "group": 1.0}
@@ -319,8 +319,8 @@ def test_broken_images_are_left_out_or_raise(tmp_path, photos, cache_images, cap
         ]
     assert len(caplog.records) == 8
     expected = reports(Validator.from_config(recipe(), open_manifest(photos).take(np.delete(np.arange(36), rows))))["test"]
-    assert found.values == pytest.approx(dict(expected.values), abs=1e-6, nan_ok=True)
-    assert found.queries == 28
+    assert found.means == pytest.approx(dict(expected), abs=1e-6, nan_ok=True)
+    assert found.n_queries == 28
     with pytest.raises(ValueError, match="cannot be decoded"):
         reports(Validator.from_config(recipe(data={"cache_images": cache_images}), manifest))
     with pytest.raises(ValueError, match="m.parquet: all 36 test images are broken"):

@@ -209,7 +209,7 @@ def test_labels_that_were_corrected_are_those_of_the_manifest_and_nothing_is_emb
     after = open_source(run, device="cpu", progress=lambda *values: output.append(values))
     assert output == []
     assert (after.queries.manifest.table["label_class"].to_pylist()[0], names[0]) == (names[4], names[1])
-    assert before.evaluate(metrics=["R@1"], ks=[1]).values != after.evaluate(metrics=["R@1"], ks=[1]).values
+    assert before.evaluate(metrics=["R@1"], ks=[1]).means != after.evaluate(metrics=["R@1"], ks=[1]).means
     assert caplog.text.count("the labels (class) are replaced by those of the manifest.") == 1
 
 

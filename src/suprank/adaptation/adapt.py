@@ -21,7 +21,7 @@ from suprank.adaptation.result import AdaptResult, SeedResult
 from suprank.adaptation.runs import AdaptationRun, Validation
 from suprank.evaluation import Embeddings
 from suprank.models.head import Head, HeadConfig
-from suprank.training.loss_specs.rank_losses import HierarchyKeys
+from suprank.training.loss_specs import RankSpec
 from suprank.training.seeds import derive_seed
 from suprank.training.signals import stop_on_signals
 
@@ -287,7 +287,8 @@ def _with_defaults(config: AdaptConfig, width: int, labels: NDArray[np.int64]) -
         "dim": config.dim or min(MAX_DIM, width),
         "steps": steps,
         "every": config.every or max(1, steps // _VALIDATIONS),
-        "metric": config.metric or ("H-AP" if levels > 1 and isinstance(config.loss, HierarchyKeys) else "mAP@R"),
+        "metric": config.metric
+        or ("H-AP" if levels > 1 and isinstance(config.loss, RankSpec) and config.loss.is_hierarchical else "mAP@R"),
     }
     if isinstance(config.batch, int):
         shape = batch_shape(labels[:, 0], config.batch, config.images_per_class)

@@ -108,4 +108,4 @@ class AdaptResult:
 
 
 def _finite(report: Report) -> dict[str, float | None]:
-    return {key: value if np.isfinite(value) else None for key, value in report.values.items()}
+    return {key: value if np.isfinite(value) else None for key, value in report.items()}

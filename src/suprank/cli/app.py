@@ -13,12 +13,10 @@ from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
 from suprank.cli.explore import explore
 from suprank.cli.hierarchy import app as hierarchy
-from suprank.cli.model_sharing import push
 from suprank.cli.paper import paper
 from suprank.cli.recipes import recipes
 from suprank.cli.report import report
 from suprank.cli.search import search
-from suprank.cli.sweep import sweep
 from suprank.cli.train import train
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -28,14 +26,12 @@ app.command()(evaluate)
 app.command()(adapt)
 app.command()(train)
 app.command()(recipes)
-app.command()(sweep)
 app.command()(compare)
 app.command()(paper)
 app.command()(report)
 app.command()(explore)
 app.command()(search)
 app.add_typer(data.app, name="data")
-models.app.command()(push)
 app.add_typer(models.app, name="models")
 app.add_typer(hierarchy.app, name="hierarchy")
 for group in (app, data.app, importing.app, exporting.app, models.app, hierarchy.app):

@@ -87,7 +87,7 @@ def plain_messages(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
     def show_warning(message: Warning | str, *_: object, **__: object) -> None:
         show(f"warning: {in_words(message) if isinstance(message, Warning) else message}")
 
-    with warnings.catch_warnings(), _log_handler("suprank.workflows", show):
+    with warnings.catch_warnings(), _log_handler("suprank.workflows", show), _log_handler("suprank.evaluation", show):
         warnings.showwarning = show_warning
         yield
 

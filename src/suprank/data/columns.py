@@ -13,6 +13,7 @@ from suprank.files.label_gaps import (
     ADVICE,
     ADVICE_FOR_SETS,
     BLANK,
+    check_separator,
     describe_conflict,
     find_conflict,
     find_gaps,
@@ -21,7 +22,6 @@ from suprank.files.label_gaps import (
 from suprank.files.label_gaps import (
     fill_gaps as fill_label_gaps,
 )
-from suprank.files.label_separator import check_separator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

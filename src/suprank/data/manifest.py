@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from suprank.data.columns import PREFIX, SPLITS, check_table, is_label_sets, is_list, label_columns
+from suprank.data.columns import PREFIX, SPLITS, check_table, decode_dictionaries, is_label_sets, is_list, label_columns
 from suprank.data.tree import NO_PARENT, LabelTree
 from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.binary import open_parquet, read_columns
@@ -173,6 +173,14 @@ class Manifest:
         return self.table["path"]
 
     @cached_property
+    def keys(self) -> list[str]:
+        """A text by which each image is recognized in another manifest: its path, followed by its box if it has one."""
+        paths = self.paths.to_pylist()
+        if "box" not in self.table.column_names:
+            return paths
+        return [path_key(path, box_text(box)) for path, box in zip(paths, self.table["box"].to_pylist(), strict=True)]
+
+    @cached_property
     def splits(self) -> dict[str, int]:
         """The number of images of each split, in the order of `SPLITS`; empty splits are left out."""
         counted = {row["values"]: row["counts"] for row in pc.value_counts(self.table["split"]).to_pylist()}
@@ -257,6 +265,23 @@ class Manifest:
             )
         mask = pc.is_in(self.table["split"], value_set=pa.array(names))
         return self.take(np.asarray(mask))
+
+    def join(self, *others: Manifest) -> Manifest:
+        """The rows of all, with the columns that all have; if their roots differ, the new root contains all of them."""
+        if not others:
+            return self
+        every = (self, *others)
+        roots = [one.root.resolve() for one in every]
+        root = roots[0] if len(set(roots)) == 1 else Path(os.path.commonpath(roots))
+        columns = [name for name in self.table.column_names if all(name in one.table.column_names for one in others)]
+        tables = []
+        for own, one in zip(roots, every, strict=True):
+            inside = "" if own == root else f"{own.relative_to(root).as_posix()}/"
+            paths = pa.array([inside + path for path in one.paths.to_pylist()])
+            table = one.table.select(columns)
+            tables.append(decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
+        levels = [level for level in self.levels if PREFIX + level in columns]
+        return Manifest.from_columns(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
 
     def with_columns(self, **columns: Any) -> Manifest:
         """Replace or add columns, and check the manifest again. Replaced labels get new ids."""
@@ -510,6 +535,21 @@ def _to_text(table: pa.Table, separator: str | None) -> pa.Table:
                     f"column {field.name!r} holds lists, which a CSV cannot hold; save the manifest as .parquet, or leave the "
                     f"column out."
                 )
-            text = [None if box is None else " ".join(f"{number:.9g}" for number in box) for box in column.to_pylist()]
+            text = [None if box is None else box_text(box) for box in column.to_pylist()]
             table = table.set_column(index, field.name, pa.array(text, pa.string()))
     return table
+
+
+def box_text(box: Sequence[float] | None) -> str:
+    """A box as a manifest in CSV writes it; empty for none.
+
+    Example:
+        >>> box_text([0.0, 1.5, 20.0, 30.0]), box_text(None)
+        ('0 1.5 20 30', '')
+    """
+    return "" if box is None else " ".join(f"{number:.9g}" for number in box)
+
+
+def path_key(path: str, box: str) -> str:
+    """One of the `keys` of a manifest, for an image whose box is written by `box_text`."""
+    return f"{path} [{box}]" if box else path

@@ -6,7 +6,6 @@ from suprank.system.extras import explain_missing_extra, import_attribute
 
 with explain_missing_extra(__name__):
     from suprank.embedding.parts import EmbeddedPart, read_embedded
-    from suprank.embedding.provenance import Provenance
     from suprank.embedding.query_gallery import LabeledEmbeddings, QueryGallery, build_query_gallery, ranked_parts
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ __all__ = [
     "ImageLoaderSettings",
     "LabeledEmbeddings",
     "Processes",
-    "Provenance",
     "QueryGallery",
     "build_query_gallery",
     "embed_collection",

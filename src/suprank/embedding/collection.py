@@ -19,7 +19,8 @@ import pyarrow as pa
 from suprank.embedding.embedded_images import EmbeddedImages
 from suprank.embedding.parts import PARTS
 from suprank.embedding.processes import Processes
-from suprank.embedding.shards import ITEMS, RESULT, ShardLayout, check_shard, records, write_embeddings
+from suprank.embedding.shards import ITEMS, ShardLayout, check_shard, records, write_embeddings
+from suprank.evaluation.provenance import RESULT
 from suprank.files.atomic import own_file
 from suprank.models.head import Head
 from suprank.models.inference import at_scales, embed

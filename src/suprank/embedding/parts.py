@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from suprank.data.manifest import Manifest
-from suprank.embedding.shards import ITEMS, RECORD, RESULT
+from suprank.embedding.shards import ITEMS
+from suprank.evaluation.provenance import RECORD, RESULT
 from suprank.files.atomic import own_file
 from suprank.files.binary import open_npy
 from suprank.files.sharded_array import NpyFile, Shards

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.retrieval_data import Items, MetricDefaults, Origin, RetrievalData
 from suprank.files.label_digest import label_digests
 from suprank.files.sharded_array import concatenate
 
@@ -60,6 +62,46 @@ def ranked_parts(available: Collection[str]) -> tuple[str, ...]:
     if "test" in available:
         return ("test", "gallery") if "gallery" in available else ("test",)
     return ("train",)
+
+
+def combine_parts(
+    parts: Mapping[str, tuple[NDArray[Any] | Shards, Manifest]],
+    *,
+    name: str,
+    origin: Origin | None = None,
+    defaults: MetricDefaults | None = None,
+) -> RetrievalData:
+    """The queries and the gallery of the `ranked_parts`, in their order: embeddings `[n, dim]`, and the manifest of the rows.
+
+    The levels are those that all parts have. Classes are matched by name, and images by their column `id`, if all parts have
+    one, or else by path and box.
+    """
+    manifests = [items for _, items in parts.values()]
+    levels = shared_levels(manifests)
+    labels = common_labels(manifests, levels)
+    names = {level: tuple(dict.fromkeys(chain(*(items.names[level] for items in manifests)))) for level in levels}
+    about = ("", "the gallery of ")
+    rows = [Embeddings.from_source(own, prefix + name) for (own, _), prefix in zip(parts.values(), about, strict=False)]
+    if len(parts) == 1:  # without ids a query is left out by its row
+        queries, gallery = Items(rows[0], labels[0], column(manifests[0], "id"), (manifests[0],)), None
+    else:
+        ids = _image_ids(manifests)
+        queries, gallery = (Items(*side) for side in zip(rows, labels, ids, [(items,) for items in manifests], strict=True))
+        if "query" not in parts:
+            both = concatenate(*(own for own, _ in parts.values()))
+            gallery = Items(
+                Embeddings.from_source(both, about[1] + name), np.concatenate(labels), [*chain(*ids)], tuple(manifests)
+            )
+    return RetrievalData(
+        *(queries, gallery, levels, names, all_classes(manifests[0]), name),
+        defaults=defaults or MetricDefaults(),
+        origin=origin or Origin(),
+    )
+
+
+def shared_levels(manifests: Sequence[Manifest]) -> tuple[str, ...]:
+    """The levels that all manifests have, in the order of the first."""
+    return tuple(level for level in manifests[0].levels if all(level in other.levels for other in manifests[1:]))
 
 
 def build_query_gallery(
@@ -159,11 +201,7 @@ def _image_ids(manifests: Sequence[Manifest]) -> list[list[str]]:
     known = [ids for ids in given if ids is not None]
     if len(known) == len(manifests):
         return known
-    found = []
-    for items in manifests:
-        paths, boxes = column(items, "path") or [], column(items, "box")
-        found.append(paths if boxes is None else [f"{path} {box}" for path, box in zip(paths, boxes, strict=True)])
-    return found
+    return [items.keys for items in manifests]
 
 
 def _concatenate(one: LabeledEmbeddings, other: LabeledEmbeddings) -> LabeledEmbeddings:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from suprank.evaluation.provenance import RECORD, RESULT
 from suprank.executors.local import Crashed, ExperimentStopped, Task
 from suprank.files.atomic import atomic_writer, own_file, write_atomically
 from suprank.files.binary import open_npy, write_npy
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     EmbedRows = Callable[[Iterator[NDArray[np.int64]]], Generator[NDArray[Any]]]
     RunTasks = Callable[[Callable[[int], list[str]], list[Task]], Iterator[tuple[Task, Answer]]]
 
-RESULT, RECORD, SHARDS, ITEMS = "embeddings.npy", "run.json", "parts", "items.parquet"
+SHARDS, ITEMS = "parts", "items.parquet"
 _WAY_OUT = "wait for it to end, or choose another folder"
 _SECONDS = 60  # for others to begin: each holds the lock of the folder for a moment
 _SECONDS_TO_SEE = 90  # what other machines have written: network file systems remember for a minute that a file is not there

@@ -15,9 +15,8 @@ import torch
 
 from suprank.evaluation.arguments import forms_tree, integer_tensor
 from suprank.evaluation.label_tables import PREFIX, LabelTable, ListColumn
-from suprank.files.label_gaps import ADVICE, describe_conflict, find_conflict
+from suprank.files.label_gaps import ADVICE, check_separator, describe_conflict, find_conflict
 from suprank.files.label_gaps import fill_gaps as fill_label_gaps
-from suprank.files.label_separator import check_separator
 from suprank.ranking.relevance import classes_with_two_parents
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def equal_names(report: Report) -> dict[str, str]:
     if len(report.levels) == 1 and len(report.settings.get("grades", ())) < 2:
         pairs |= {name: name.replace("-linear", "") for name in map(metric_name, report) if name.startswith("NDCG-linear")}
     columns: dict[str, dict[str | None, float]] = {}
-    for key, value in report.values.items():
+    for key, value in report.items():
         columns.setdefault(metric_name(key), {})[parse_metric(key).level] = value
     return {name: of for name, of in pairs.items() if name in columns and _agree(columns[name], columns.get(of, {}))}
 

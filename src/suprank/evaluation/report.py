@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    import pandas as pd
+
     from suprank.evaluation.report_comparison import ReportComparison
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
-    """The metrics of one evaluation, by key: `report["R@1"]`, `report["AP/genus"]`, `report["precision_at_1"]`.
+class Report(Mapping[str, float]):
+    """The metrics of one evaluation, a mapping of metric to value: `report["R@1"]`, `report["AP/genus"]`,
+    `report["precision_at_1"]`, `dict(report)`, `pandas.Series(report)`, `self.log_dict(report)`.
 
-        values             mean over the queries for which the metric is defined, in [0, 1]; NaN when there is none;
+        means              mean over the queries for which the metric is defined, in [0, 1]; NaN when there is none;
                            `AP/mean-of-levels` is the mean of such means
-        queries, items     how many queries were ranked against how many items
+        n_queries, n_items how many queries were ranked against how many items
         levels             names of the levels, finest first; empty where relevance was given instead of labels
         without_positives  for each level, how many queries have no positive there: they are left out of that level's means
         settings           what the numbers depend on, such as ks and decay; lists come back as tuples
@@ -45,7 +48,7 @@ class Report:
     Reports are equal when all of this is, NaN being equal to NaN. Arrays are read-only.
 
     Example:
-        >>> report = Report({"R@1": 0.5, "AP": 0.41}, queries=2, items=9, levels=("class",), without_positives={"class": 0})
+        >>> report = Report({"R@1": 0.5, "AP": 0.41}, n_queries=2, n_items=9, levels=("class",), without_positives={"class": 0})
         >>> report["hit_rate@1"], "NDCG" in report, list(report)
         (0.5, False, ['R@1', 'AP'])
         >>> print(report)
@@ -56,9 +59,9 @@ class Report:
         AP   41.00
     """
 
-    values: Mapping[str, float]
-    queries: int
-    items: int
+    means: Mapping[str, float]
+    n_queries: int
+    n_items: int
     levels: tuple[str, ...] = ()
     without_positives: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -69,9 +72,9 @@ class Report:
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
-            "values": {_canonical_key(key): _finite_or_nan(value, key) for key, value in self.values.items()},
-            "queries": _count(self.queries, "queries"),
-            "items": _count(self.items, "items"),
+            "means": {_canonical_key(key): _finite_or_nan(value, key) for key, value in self.means.items()},
+            "n_queries": _count(self.n_queries, "n_queries"),
+            "n_items": _count(self.n_items, "n_items"),
             "levels": tuple(self.levels),
             "without_positives": {
                 level: _count(count, f"without_positives[{level!r}]") for level, count in self.without_positives.items()
@@ -86,7 +89,7 @@ class Report:
             raise ValueError(f"levels={checked['levels']!r} hold a name twice; give each level a name of its own.")
         _check_keys("without_positives", self.without_positives, checked["levels"], "levels")
         if self.per_query is not None:
-            _check_keys("per_query", self.per_query, self.values, "values")
+            _check_keys("per_query", self.per_query, self.means, "means")
             checked["per_query"] = {key: self._column(array, f"per_query[{key!r}]") for key, array in self.per_query.items()}
         if self.query_ids is not None:
             checked["query_ids"] = self._id_column(self.query_ids)
@@ -96,7 +99,7 @@ class Report:
                 for level, own in self.classes.items()
             }
         if self.intervals is not None:
-            _check_keys("intervals", self.intervals, self.values, "values")
+            _check_keys("intervals", self.intervals, self.means, "means")
             checked["intervals"] = {key: (float(low), float(high)) for key, (low, high) in self.intervals.items()}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -104,64 +107,40 @@ class Report:
     # Lookup
 
     def __getitem__(self, key: str) -> float:
-        return self.values[self.resolve(key)]
-
-    def __contains__(self, key: object) -> bool:
-        try:
-            return str(parse_metric(key)) in self.values  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            return False
+        return self.means[key] if key in self.means else self.means[self.resolve(key)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.values)
+        return iter(self.means)
 
     def __len__(self) -> int:
-        return len(self.values)
-
-    def keys(self) -> Iterable[str]:
-        """The metrics, in the order in which they were computed. It makes `dict(report)` work."""
-        return self.values.keys()
-
-    @overload
-    def get(self, key: str) -> float | None: ...
-    @overload
-    def get(self, key: str, default: float) -> float: ...
-    def get(self, key: str, default: float | None = None) -> float | None:
-        """The value, or the default if the report does not have it."""
-        try:
-            return self[key]
-        except (KeyError, TypeError):
-            return default
+        return len(self.means)
 
     def resolve(self, key: str) -> str:
-        """The key of `values` for any spelling of a metric; a KeyError that suggests the nearest one if there is none."""
+        """The key of `means` for any spelling of a metric; a KeyError that suggests the nearest one if there is none."""
         try:
             metric = parse_metric(key)
-        except ValueError as unknown:
+        except (TypeError, ValueError) as unknown:
             raise KeyError(str(unknown)) from None
-        if str(metric) in self.values:
+        if str(metric) in self.means:
             return str(metric)
-        near = difflib.get_close_matches(str(metric), self.values, n=1, cutoff=0)
+        near = difflib.get_close_matches(str(metric), self.means, n=1, cutoff=0)
+        ks = {one.k for one in map(parse_metric, self) if one.name == metric.name and one.k}
         message = f"no {metric} in this report" + (f", the nearest is {near[0]}; " if near else ", which is empty; ")
         if metric.level not in (None, *LEVEL_MEANS, *self.levels):
             message += f"its levels are {', '.join(self.levels) or 'not named'}."
-        elif metric.k is not None and metric.k not in self._cut_offs().get(metric.name, [metric.k]):
-            message += f"evaluate with ks that hold {metric.k}, or choose from {', '.join(self.values)}."
+        elif metric.k and ks and metric.k not in ks:
+            message += f"evaluate with ks that hold {metric.k}, or choose from {', '.join(self)}."
         else:
-            message += f"evaluate with this metric, or choose from {', '.join(self.values)}."
+            message += f"evaluate with this metric, or choose from {', '.join(self)}."
         raise KeyError(message)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):
             return NotImplemented
-        plain = ("queries", "items", "levels", "without_positives", "settings")
-        return (
-            all(getattr(self, name) == getattr(other, name) for name in plain)
-            and _same(self.values, other.values)
-            and _same(self.intervals, other.intervals)
-            and _same(self.per_query, other.per_query)
-            and _same({"": self.query_ids}, {"": other.query_ids})
-            and _same(self.classes, other.classes)
+        plain = ("n_queries", "n_items", "levels", "without_positives", "settings")
+        numbers = ("means", "intervals", "per_query", "query_ids", "classes")
+        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
+            _same(getattr(self, name), getattr(other, name)) for name in numbers
         )
 
     # Text
@@ -176,6 +155,21 @@ class Report:
         metric that was not computed at a level is empty.
         """
         return report_text.table(self)
+
+    def _repr_html_(self) -> str:
+        return report_text.html_table(self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows of `to_csv` as a pandas DataFrame, one for each metric and level: metric, level, value, low, high.
+
+        Example:
+            >>> report = Report({"R@1": 0.5, "R@1/genus": 0.75}, n_queries=2, n_items=9, levels=("species", "genus"))
+            >>> report.to_frame().pivot(index="metric", columns="level", values="value").to_dict()
+            {'': {'R@1': 0.5}, 'genus': {'R@1': 0.75}}
+        """
+        import pandas as pd
+
+        return pd.DataFrame(report_text.metric_rows(self), columns=report_text.COLUMNS).astype({"low": float, "high": float})
 
     def to_csv(self, path: str | os.PathLike[str] | None = None, *, raw: bool = False) -> str:
         """CSV rows of metric, level, value, low, high, as fractions in full precision; also written to `path` if given.
@@ -196,14 +190,14 @@ class Report:
         r"""One row of a LaTeX table, in percent, with NaN as --. Special characters in `label` are escaped.
 
         Example:
-            >>> report = Report({"R@1": 0.712, "AP": 0.5}, queries=2, items=9)
+            >>> report = Report({"R@1": 0.712, "AP": 0.5}, n_queries=2, n_items=9)
             >>> print(report.latex_header(), report.latex_row(label="ours & all"), sep="\n")
             & R@1 & AP \\
             ours \& all & 71.2 & 50.0 \\
         """
         if decimals < 0:
             raise ValueError(f"decimals={decimals} must be at least 0; try 1.")
-        cells = [report_text.percent(self.values[key], decimals) for key in self._resolve_all(metrics)]
+        cells = [report_text.percent(self.means[key], decimals) for key in self._resolve_all(metrics)]
         return report_text.latex_line(report_text.latex_escaped(label), cells)
 
     # Statistics
@@ -215,7 +209,7 @@ class Report:
         fewer than `MIN_UNITS` units, it has no interval.
         """
         per_query, units = self.values_per_query("an interval"), self.units()
-        columns = np.array(list(per_query.values())).reshape(len(per_query), self.queries)
+        columns = np.array(list(per_query.values())).reshape(len(per_query), self.n_queries)
         bounds = mean_intervals(columns.T, units.of_query, confidence=confidence).clip(0, 1)
         intervals = {key: (low, high) for key, (low, high) in zip(per_query, bounds.tolist(), strict=True) if low == low}
         about = {"confidence": confidence, "unit": units.summary(), "measured": self.sentence()}
@@ -224,7 +218,7 @@ class Report:
     def units(self, metrics: Iterable[str] | None = None) -> Units:
         """The units of intervals and tests of these metrics, by default of all: see `Units.choose`."""
         per_query = self.values_per_query("the choice of a unit")
-        has_value = np.zeros(self.queries, bool)
+        has_value = np.zeros(self.n_queries, bool)
         for key in per_query if metrics is None else metrics:
             has_value |= ~np.isnan(per_query[key])
         return Units.choose(self.classes, has_value)
@@ -275,17 +269,9 @@ class Report:
 
     # Helpers
 
-    def _cut_offs(self) -> dict[str, list[int]]:
-        """The k of each metric that has some."""
-        found: dict[str, list[int]] = {}
-        for metric in map(parse_metric, self.values):
-            if metric.k is not None:
-                found.setdefault(metric.name, []).append(metric.k)
-        return found
-
     def _resolve_all(self, metrics: Sequence[str] | None) -> list[str]:
         if metrics is None:
-            return list(self.values)
+            return list(self)
         return [self.resolve(key) for key in ([metrics] if isinstance(metrics, str) else metrics)]
 
     def _column(self, values: object, name: str) -> np.ndarray:
@@ -305,8 +291,8 @@ class Report:
         return self._one_per_query(_read_only(ids), "query_ids")
 
     def _one_per_query(self, array: np.ndarray, name: str) -> np.ndarray:
-        if array.shape != (self.queries,):
-            raise ValueError(f"{name} has shape {array.shape}, but must be [{self.queries}], one value for each query.")
+        if array.shape != (self.n_queries,):
+            raise ValueError(f"{name} has shape {array.shape}, but must be [{self.n_queries}], one value for each query.")
         return array
 
 
@@ -316,7 +302,7 @@ class Report:
 def _canonical_key(key: str) -> str:
     metric = str(parse_metric(key))
     if metric != key:
-        raise ValueError(f"values hold {key!r}, but a report's keys are spelled in one way only; write {metric!r}.")
+        raise ValueError(f"means hold {key!r}, but a report's keys are spelled in one way only; write {metric!r}.")
     return key
 
 
@@ -365,15 +351,11 @@ def _read_only(values: object, dtype: type | None = None) -> np.ndarray:
 # Equality
 
 
-def _same(mine: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> bool:
-    """Whether the keys and all the numbers are equal, NaN being equal to NaN."""
+def _same(mine: Any, theirs: Any) -> bool:
+    """Whether keys and numbers are equal, NaN being equal to NaN."""
     if mine is None or theirs is None:
         return mine is theirs
-    return mine.keys() == theirs.keys() and all(_equal(mine[key], theirs[key]) for key in mine)
-
-
-def _equal(mine: Any, theirs: Any) -> bool:
-    if mine is None or theirs is None:
-        return mine is theirs
+    if isinstance(mine, Mapping):
+        return mine.keys() == theirs.keys() and all(_same(mine[key], theirs[key]) for key in mine)
     mine, theirs = np.asarray(mine), np.asarray(theirs)
     return np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == theirs.dtype.kind == "f")

@@ -141,7 +141,7 @@ def compare_reports(
             )
     _check_same_levels(report, other, keys)
     samples = needed_samples(len(keys)) if samples is None else samples
-    pairs = np.array([(mine[key], theirs[key]) for key in keys]).reshape(len(keys), 2, report.queries)
+    pairs = np.array([(mine[key], theirs[key]) for key in keys]).reshape(len(keys), 2, report.n_queries)
     differences = (pairs[:, 0] - pairs[:, 1]).T
     classes = max(report.classes or {}, other.classes or {}, key=len)
     units = Units.choose(classes, ~np.isnan(differences).all(1))
@@ -166,9 +166,9 @@ def _null(value: Any) -> Any:
 
 
 def _check_same_queries(mine: Report, other: Report) -> None:
-    if mine.queries != other.queries:
+    if mine.n_queries != other.n_queries:
         raise ValueError(
-            f"the reports have {mine.queries} and {other.queries} queries, but a paired test needs the same ones; "
+            f"the reports have {mine.n_queries} and {other.n_queries} queries, but a paired test needs the same ones; "
             f"evaluate both on one set of queries."
         )
     if mine.query_ids is None or other.query_ids is None or np.array_equal(mine.query_ids, other.query_ids):

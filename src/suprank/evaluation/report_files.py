@@ -27,11 +27,11 @@ def write_report(report: Report, path: Path) -> None:
     """See `Report.save`."""
     arrays: dict[str, np.ndarray] = {}
     if report.per_query is not None:
-        arrays["per_query"] = np.array(list(report.per_query.values())).reshape(len(report.per_query), report.queries)
+        arrays["per_query"] = np.array(list(report.per_query.values())).reshape(len(report.per_query), report.n_queries)
     if report.query_ids is not None:
         arrays["query_ids"] = report.query_ids
     if report.classes is not None:
-        arrays["classes"] = np.array(list(report.classes.values()), np.int64).reshape(len(report.classes), report.queries)
+        arrays["classes"] = np.array(list(report.classes.values()), np.int64).reshape(len(report.classes), report.n_queries)
     digest = None
     if arrays:
         archive = io.BytesIO()
@@ -42,10 +42,10 @@ def write_report(report: Report, path: Path) -> None:
         "format": FORMAT,
         "version": VERSION,
         "suprank": __version__,
-        "queries": report.queries,
-        "items": report.items,
+        "queries": report.n_queries,
+        "items": report.n_items,
         "levels": report.levels,
-        "values": {key: _nan_to_null(value) for key, value in report.values.items()},
+        "values": {key: _nan_to_null(value) for key, value in report.items()},
         "intervals": None
         if report.intervals is None
         else {key: [*map(_nan_to_null, bounds)] for key, bounds in report.intervals.items()},
@@ -66,9 +66,9 @@ def read_report(path: Path, report: type[Report]) -> Report:
         names, levels = content["per_query"], content["classes"]
         intervals = content["intervals"]
         return report(
-            values={key: _null_to_nan(value) for key, value in content["values"].items()},
-            queries=content["queries"],
-            items=content["items"],
+            means={key: _null_to_nan(value) for key, value in content["values"].items()},
+            n_queries=content["queries"],
+            n_items=content["items"],
             levels=tuple(content["levels"]),
             without_positives=content["without_positives"],
             settings=content["settings"],

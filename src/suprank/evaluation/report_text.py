@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 import unicodedata
@@ -33,7 +34,24 @@ _LATEX = str.maketrans(
 
 def table(report: Report) -> str:
     """See `Report.table`."""
-    metrics = {key: parse_metric(key) for key in report.values}
+    return "\n".join([*_heading(report), "", *align_columns(_table_cells(report))])
+
+
+def html_table(report: Report) -> str:
+    """The same table for a notebook."""
+    head, *rows = _table_cells(report)
+    lines = "".join(f"<p>{html.escape(_printable(line))}</p>" for line in _heading(report))
+    return f"{lines}<table><thead>{_html_row(head)}</thead><tbody>{''.join(map(_html_row, rows))}</tbody></table>"
+
+
+def _html_row(cells: Sequence[str]) -> str:
+    first, *others = (html.escape(_printable(cell.strip())) for cell in cells)
+    return f"<tr><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in others)}</tr>"
+
+
+def _table_cells(report: Report) -> list[tuple[str, ...]]:
+    """The head and the rows: a column for the metric, and one for each level."""
+    metrics = {key: parse_metric(key) for key in report}
     present = {metric.level for metric in metrics.values()}
     known = [None, *report.levels]
     columns = [level for level in known if level in present]
@@ -42,18 +60,18 @@ def table(report: Report) -> str:
     rows: dict[str, dict[str | None, str]] = {}
     for key, metric in metrics.items():
         row = rows.setdefault(str(Metric(metric.name, metric.k)), {})
-        if metric.level is not None or metric.hierarchical or f"{key}/{''.join(report.levels[:1])}" not in report.values:
+        if metric.level is not None or metric.hierarchical or f"{key}/{''.join(report.levels[:1])}" not in report.means:
             row[metric.level] = key
     columns = [level for level in columns if any(level in row for row in rows.values())]
     cells = [["%", *rows]]
     for level in columns:
         name = ("value" if len(columns) == 1 else "all levels") if level is None else level
         cells.append([name, *_value_cells(report, [row.get(level) for row in rows.values()])])
-    return "\n".join([*_heading(report), "", *align_columns(list(zip(*cells, strict=True)))])
+    return list(zip(*cells, strict=True))
 
 
 def _heading(report: Report) -> list[str]:
-    lines = [f"{pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}", *protocol_lines(report)]
+    lines = [f"{pluralize(report.n_queries, 'query', 'queries')}, {pluralize(report.n_items, 'item')}", *protocol_lines(report)]
     without = [f"{number:,} ({_printable(level)})" for level, number in report.without_positives.items() if number]
     if without:
         lines.append(f"queries without positives, left out: {', '.join(without)}")
@@ -70,7 +88,7 @@ def interval_lines(report: Report) -> list[str]:
 
 def _value_cells(report: Report, keys: list[str | None]) -> list[str]:
     """A column of values and intervals, each aligned with those above and below it."""
-    values = [None if key is None else percent(report.values[key]) for key in keys]
+    values = [None if key is None else percent(report.means[key]) for key in keys]
     bounds = [None if key is None else (report.intervals or {}).get(key) for key in keys]
     lows, highs = ([None if pair is None else percent(pair[end]) for pair in bounds] for end in (0, 1))
     width, low_width, high_width = (max((len(text or "") for text in column), default=0) for column in (values, lows, highs))
@@ -81,16 +99,24 @@ def _value_cells(report: Report, keys: list[str | None]) -> list[str]:
     ]
 
 
+COLUMNS = ("metric", "level", "value", "low", "high")  # of `metric_rows`
+
+
+def metric_rows(report: Report) -> list[tuple[str, str, float, float | None, float | None]]:
+    """The metrics by `COLUMNS`: the level is empty for a metric without one, low and high are None without an interval."""
+    bounds = report.intervals or {}
+    return [
+        (str(Metric(metric.name, metric.k)), metric.level or "", value, *bounds.get(str(metric), (None, None)))
+        for metric, value in zip(map(parse_metric, report), report.values(), strict=True)
+    ]
+
+
 def csv_rows(report: Report, *, raw: bool) -> str:
     """See `Report.to_csv`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["metric", "level", "value", "low", "high"])
-    for key, value in report.values.items():
-        metric = parse_metric(key)
-        bounds = (report.intervals or {}).get(key, ("", ""))
-        level = metric.level or ""
-        writer.writerow([Metric(metric.name, metric.k), level if raw else safe_cell(level), value, *bounds])
+    writer.writerow(COLUMNS)
+    writer.writerows((metric, level if raw else safe_cell(level), *numbers) for metric, level, *numbers in metric_rows(report))
     return text.getvalue()
 
 
@@ -111,7 +137,7 @@ def percent(value: float, decimals: int = 2, *, sign: str = "") -> str:
 
 def percent_with_interval(report: Report, key: str, between: str = " ") -> str:
     """A metric in percent, followed by its interval if the report has one: `71.20 [70.95, 71.44]`."""
-    value, bounds = percent(report.values[key]), (report.intervals or {}).get(key)
+    value, bounds = percent(report.means[key]), (report.intervals or {}).get(key)
     return value if bounds is None or value == _NAN else f"{value}{between}[{percent(bounds[0])}, {percent(bounds[1])}]"
 
 

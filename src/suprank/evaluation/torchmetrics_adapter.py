@@ -76,7 +76,7 @@ class RetrievalMetrics(Metric):
         *,
         metrics: Sequence[str] | None = None,
         ks: Sequence[int] = (1, 10, 100),
-        level_names: Sequence[str] | None = None,
+        levels: Sequence[str] | None = None,
         decay: float = 1.0,
         weights: Mapping[str, float] | Sequence[float] | None = None,
         normalize: bool = True,
@@ -88,7 +88,7 @@ class RetrievalMetrics(Metric):
             raise TypeError(f"metrics={metrics!r} must be a sequence of names; write [{metrics!r}].")
         self.options: dict[str, Any] = {
             "ks": check_ks(ks),
-            "level_names": level_names,
+            "levels": levels,
             "decay": decay,
             "weights": weights,
             "metrics": None if metrics is None else [str(parse_metric(metric)) for metric in metrics],
@@ -142,7 +142,7 @@ class RetrievalMetrics(Metric):
     def compute(self) -> dict[str, Tensor]:
         """The mean of each metric over the queries, as float64 scalars, by the keys of `evaluate`; for `log_dict`."""
         self._report = self._evaluate()
-        return {key: torch.tensor(value, dtype=torch.float64, device=self.device) for key, value in self._report.values.items()}
+        return {key: torch.tensor(value, dtype=torch.float64, device=self.device) for key, value in self._report.items()}
 
     def report(self) -> Report:
         """The same as a `Report`, with the values of each query. As with `compute`, all processes must call it."""

@@ -106,7 +106,7 @@ def compare_rows(table: Table, outcomes: Outcomes, folders: Mapping[Combination,
         return Significance()
     if any(len(runs[row.setting]) < 2 for row in rows):
         return Significance(
-            missing="a single training says nothing about another one of the same recipe; train each with --seeds 3"
+            missing="a single training says nothing about another one of the same recipe; train each with several seeds"
         )
     keys = {name: key for key, name in column_names(outcomes).items()}
     found: list[Difference] = []
@@ -177,12 +177,12 @@ def _values(by_row: Sequence[Sequence[Report]], metrics: Sequence[str]) -> list[
     first = by_row[0][0]
     for report in (report for reports in by_row for report in reports):
         ids = [one.query_ids for one in (first, report) if one.query_ids is not None]
-        if report.queries != first.queries or (len(ids) == 2 and not np.array_equal(ids[0], ids[1])):
+        if report.n_queries != first.n_queries or (len(ids) == 2 and not np.array_equal(ids[0], ids[1])):
             raise _NoValuesError("the runs were evaluated on different queries")
 
     def columns(report: Report) -> list[np.ndarray]:
         values = report.per_query or {}
-        return [values.get(metric, np.full(report.queries, np.nan)) for metric in metrics]
+        return [values.get(metric, np.full(report.n_queries, np.nan)) for metric in metrics]
 
     return [np.stack([np.stack(columns(report), axis=-1) for report in reports]) for reports in by_row]
 

@@ -45,8 +45,8 @@ import numpy as np
 
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
-from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import all_classes, build_query_gallery, column, common_levels, ranked_parts
+from suprank.evaluation.provenance import Provenance
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.atomic import own_file
@@ -301,7 +301,7 @@ class Source:
         from suprank.evaluation import evaluate  # when it is used: the first page is there before torch is
         from suprank.evaluation.units import TRAINING
 
-        arguments: dict[str, Any] = {"level_names": self.levels, **self.metric_settings, "progress": False, **options}
+        arguments: dict[str, Any] = {"levels": self.levels, **self.metric_settings, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
         keep, intervals = arguments.pop("per_query", False), arguments.pop("intervals", False)
         arguments["per_query"] = keep or intervals
@@ -331,14 +331,14 @@ class Source:
         from suprank.evaluation import top_k
 
         chosen = np.asarray(rows, np.int64)
-        run = top_k(
+        found = top_k(
             np.asarray(self.queries.embeddings[chosen]),
             self.gallery.embeddings,
             k,
             ignored=[self.self_rows(int(query)).tolist() for query in chosen],
             **{"progress": False, **options},
         )
-        return np.asarray(run.item_ids, np.int64), np.asarray(run.scores, np.float32)
+        return found.rows, found.scores
 
 
 def embeddings_folder(run: str | PathLike[str], test: str = OWN_TEST) -> Path:

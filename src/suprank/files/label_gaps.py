@@ -25,7 +25,6 @@ ADVICE = (
 """What to do about a gap; errors end with it."""
 
 ADVICE_FOR_SETS = "fill it in: with several labels for an image there are no placeholders"
-"""What to do about a gap where images have several labels."""
 
 
 class Placeholder(NamedTuple):
@@ -152,3 +151,18 @@ def placeholder_names(
 def name_start(level: str) -> str:
     """How the names of all placeholders of a level begin, by which they are recognized."""
     return f"(no {level}) "
+
+
+def check_separator(separator: str) -> str:
+    """Return the separator; one that is blank, or has white space around it, is refused.
+
+    Example:
+        >>> check_separator("|")
+        '|'
+    """
+    if not separator or separator != separator.strip():
+        raise ValueError(
+            f"label_separator={separator!r} must be a character or more, without white space, which is removed around labels; "
+            f"try '|'."
+        )
+    return separator

@@ -91,6 +91,9 @@ class StudyItem(Item):
     key: str = ""
     metric: str = ""
     base: str = ""
+    epoch_images: int = 0
+    """Images of an epoch at every batch size, where the sampler counts batches; 0 where it draws every image anyway."""
+
     curve: dict[str, float | None] = field(default_factory=dict)
     """The paper's numbers by value of the key; None where its figure has no numbers."""
 

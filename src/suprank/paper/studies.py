@@ -51,8 +51,8 @@ class Study:
         for value in item.curve:
             if preset and item.key == "batch.size" and float(value) > LARGEST_SMALL_BATCH:
                 continue
-            base = _training(at, base_method, item.key, value) if base_method else None
-            points.append(Point(value, _training(at, method, item.key, value), base))
+            base = _training(at, base_method, item, value) if base_method else None
+            points.append(Point(value, _training(at, method, item, value), base))
         return cls(item, at, tuple(points), small=bool(preset))
 
     @property
@@ -115,11 +115,15 @@ class Study:
         return self.item.recipe.partition("/")[0]
 
 
-def _training(preset: str, method: str, key: str, value: str) -> Training:
+def _training(preset: str, method: str, item: StudyItem, value: str) -> Training:
     from suprank.experiments.methods import flatten
     from suprank.training.recipe import read_recipe
 
     recipe = Training(preset, method)
-    own = flatten(read_recipe(recipe.recipe)).get(key)
-    same = isinstance(own, int | float) and float(own) == float(value)
-    return recipe if same else recipe._replace(overrides=(f"{key}={value}",))
+    own = flatten(read_recipe(recipe.recipe)).get(item.key)
+    if isinstance(own, int | float) and float(own) == float(value):
+        return recipe
+    overrides = [f"{item.key}={value}"]
+    if item.epoch_images and preset == item.recipe.partition("/")[0]:
+        overrides.append(f"batch.batches={item.epoch_images // int(value)}")
+    return recipe._replace(overrides=tuple(overrides))

@@ -25,7 +25,6 @@ COMMANDS = {
     "recipes": "vision",
     "report": "explore",
     "search": "explore",
-    "sweep": "train",
     "train": "train",
 }
 """Command → the one extra for all its options except those below."""
@@ -43,6 +42,7 @@ PACKAGES = {
     "suprank.adaptation": "train",
     "suprank.data": "vision",
     "suprank.embedding": "vision",
+    "suprank.evaluation.runs": "vision",
     "suprank.explorer": "explore",
     "suprank.explorer.milvus": "servers",
     "suprank.hierarchy": "hierarchy",

@@ -31,7 +31,7 @@ from suprank.training.loggers import MetricsLogger
 from suprank.training.loss_specs import CustomLossSpec
 from suprank.training.manifests import open_manifest
 from suprank.training.recipe import read_recipe
-from suprank.training.run_folder import RunFolder
+from suprank.training.run_folder import NonFiniteLossError, RunFolder
 from suprank.training.signals import StopRequest, stop_on_signals
 from suprank.training.validation import Validator
 
@@ -57,10 +57,6 @@ class TrainResult(NamedTuple):
     reports: dict[str, Report]
     best: dict[str, Any] | None
     stop_signal: int | None
-
-
-class NonFiniteLossError(RuntimeError):
-    """Training stopped at a NaN or infinite value: the message says where, and what was saved."""
 
 
 @dataclass
@@ -327,7 +323,7 @@ class _Trainer:
         is_last = epoch == self.config.run.epochs
         show = self._on_evaluation_progress
         reports = self.validator(self.learner.forward, device=self.fabric.device, progress=show, per_query=is_last)
-        metrics = {name: dict(report.values) for name, report in reports.items()}
+        metrics = {name: dict(report) for name, report in reports.items()}
         test, metric = self.validator.best_metric
         value = metrics[test][metric]
         if _is_better(metric, value, position.best):
@@ -439,7 +435,7 @@ class _Trainer:
     def _finish(self, reports: Mapping[str, Report]) -> TrainResult:
         """Save the last model and the result."""
         position = self.position
-        metrics = {name: dict(report.values) for name, report in reports.items()}
+        metrics = {name: dict(report) for name, report in reports.items()}
         try:
             self.learner.save_model(self.run.model)
             if self.fabric.is_global_zero:

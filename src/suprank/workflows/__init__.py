@@ -12,10 +12,11 @@ the logger `suprank.workflows`. The command line is a thin layer on top.
 
 from suprank.workflows.adaptation import adapt
 from suprank.workflows.embeddings import embed
-from suprank.workflows.evaluation import evaluate
+from suprank.workflows.evaluate import evaluate
 from suprank.workflows.explorers import explore
-from suprank.workflows.hub import push_to_hub
+from suprank.workflows.opening import open_data
+from suprank.workflows.publish import push_to_hub
 from suprank.workflows.reports import report
 from suprank.workflows.searches import search
 
-__all__ = ["adapt", "embed", "evaluate", "explore", "push_to_hub", "report", "search"]
+__all__ = ["adapt", "embed", "evaluate", "explore", "open_data", "push_to_hub", "report", "search"]

@@ -58,7 +58,7 @@ def adapt(
         data.labels,
         config,
         test=data.test,
-        level_names=data.levels,
+        levels=data.levels,
         folder=out,
         source=data.source,
         device=device,
@@ -137,10 +137,10 @@ class AdaptInput:
     @classmethod
     def _from_folder(cls, folder: Path, test: Path | None, levels: Sequence[str], *, split_test: bool) -> AdaptInput:
         from suprank.adaptation import EvaluationSet
-        from suprank.embedding import Provenance, build_query_gallery, ranked_parts, read_embedded
+        from suprank.embedding import build_query_gallery, ranked_parts, read_embedded
         from suprank.embedding.parts import embedded_parts
-        from suprank.embedding.provenance import check_comparable
         from suprank.embedding.query_gallery import common_labels, common_levels
+        from suprank.evaluation.provenance import Provenance, check_comparable
 
         parts = embedded_parts(folder)
         if not parts:
@@ -200,8 +200,7 @@ def _one_array(embeddings: NDArray[Any] | Shards) -> NDArray[Any]:
 
 def _model(folder: Path) -> dict[str, Any]:
     """The fingerprint of the model that made the embeddings, the name of its backbone, and how images were read, if known."""
-    from suprank.embedding import Provenance
-    from suprank.embedding.shards import RECORD
+    from suprank.evaluation.provenance import RECORD, Provenance
     from suprank.files.atomic import own_file
 
     try:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from suprank.data import Manifest
-    from suprank.embedding import ImageLoaderSettings, Processes, Provenance
+    from suprank.embedding import ImageLoaderSettings, Processes
     from suprank.embedding.shards import RunTasks
+    from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder, Head
 
 _log = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ def load_embedder(
     model: str | PathLike[str] | Embedder,
     weights: str | PathLike[str] | None = None,
     *,
+    pretrained: bool | None = None,
     trust_code: bool = False,
     **settings: object,
 ) -> Embedder:
@@ -154,22 +156,17 @@ def load_embedder(
 
     `hf-hub:org/name` is an embedder that was pushed to the Hugging Face Hub, or else a timm model there. A backbone of the
     user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder or an embedder on the Hub that names
-    one is refused unless `trust_code` is true.
+    one is refused unless `trust_code` is true. `pretrained=False` leaves the weights of a backbone random.
     """
     from suprank.models import Embedder
-    from suprank.models.hub import has_embedder
     from suprank.system.custom_code import HUB, is_code_name
 
     if isinstance(model, Embedder):
         return model
     name = str(model)
-    if Path(name).is_dir():
-        if weights is not None or settings:
+    if is_saved_embedder(name):
+        if weights is not None or pretrained is not None or settings:
             raise ValueError(f"{name} is a saved embedder, with weights and settings of its own; leave the others out.")
-        return Embedder.load(name, trust_code=trust_code)
-    if name.startswith(HUB) and has_embedder(name):
-        if weights is not None or settings:
-            raise ValueError(f"{name} is an embedder with weights and settings of its own; leave the others out.")
         return Embedder.from_pretrained(name, trust_code=trust_code)
     is_code = is_code_name(name)
     if "/" in name and not is_code and not name.startswith(HUB):
@@ -177,7 +174,20 @@ def load_embedder(
             f"{name} is not a folder; give a saved embedder, the name of a timm backbone, {HUB}org/name for one on the Hugging "
             "Face Hub, or FILE.py:NAME."
         )
-    return Embedder.create(name, pretrained=weights is None and not is_code, weights=weights, **settings).eval()
+    if pretrained is None:
+        pretrained = weights is None and not is_code
+    return Embedder.create(name, pretrained=pretrained, weights=weights, **settings).eval()
+
+
+def is_saved_embedder(model: str | PathLike[str]) -> bool:
+    """Whether this is a folder, or an embedder on the Hugging Face Hub, rather than the name of a backbone."""
+    from suprank.system.custom_code import HUB
+
+    if not str(model).startswith(HUB) or Path(model).is_dir():
+        return Path(model).is_dir()
+    from suprank.models.hub import has_embedder
+
+    return has_embedder(str(model))
 
 
 def loader_settings(
@@ -211,7 +221,8 @@ def _warn_of_overrides(
 ) -> None:
     """Warn if images are loaded or embedded differently from how a saved model was evaluated."""
     from suprank.data.jpeg import is_installed
-    from suprank.embedding import ImageLoaderSettings, Provenance
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.evaluation.provenance import Provenance
 
     if not _is_saved(model, embedder):
         return  # a backbone alone was never evaluated by us, so there is nothing to differ from
@@ -254,7 +265,7 @@ def _provenance(
     embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
 ) -> Provenance:
     """How embeddings are made with these settings, to be compared; the parameters of the network are not counted."""
-    from suprank.embedding import Provenance
+    from suprank.evaluation.provenance import Provenance
 
     assert settings.settings is not None, "made by ImageLoaderSettings.for_model"
     images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from suprank.embedding import ImageLoaderSettings, Provenance
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.evaluation.provenance import Provenance
     from suprank.explorer import Source
     from suprank.explorer.web import Explorer, ExplorerRun
     from suprank.models import Embedder, Head
@@ -209,7 +210,7 @@ def _load_or_explain(
     load: Callable[[], tuple[Embedder, ImageLoaderSettings]], model: Path, head: Head | None, made_by: Provenance | None
 ) -> tuple[Embedder, ImageLoaderSettings]:
     """The loaded model with the head; if that fails, an error that the page shows instead of the terminal."""
-    from suprank.embedding.provenance import check_comparable
+    from suprank.evaluation.provenance import check_comparable
     from suprank.explorer.web.searching import WrongModelError
     from suprank.workflows.embeddings import query_provenance
     from suprank.workflows.heads import embedder_with_head, head_fingerprint

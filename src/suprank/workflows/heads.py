@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.embedding import Provenance
-    from suprank.embedding.provenance import Record
     from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.provenance import Provenance, Record
     from suprank.explorer import Source
     from suprank.models import Embedder, Head
 
@@ -95,7 +94,7 @@ def head_added(made_by: Provenance | None, head: Head) -> Provenance | None:
 
 def _check_model(head: Head, made_by: Record, what: str) -> None:
     """Refuse a head on another model than `suprank adapt` recorded: the width may fit, and the space does not."""
-    from suprank.embedding.provenance import check_comparable
+    from suprank.evaluation.provenance import check_comparable
 
     source = head.training_record.get("source")
     known = source if isinstance(source, dict) else {}
@@ -105,7 +104,7 @@ def _check_model(head: Head, made_by: Record, what: str) -> None:
 
 def source_of(head: Head) -> Provenance | None:
     """How the embeddings were made that the head was trained on, if `suprank adapt` recorded it."""
-    from suprank.embedding import Provenance
+    from suprank.evaluation.provenance import Provenance
 
     source = head.training_record.get("source")
     made_by = source.get("made_by") if isinstance(source, dict) else None

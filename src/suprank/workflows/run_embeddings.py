@@ -55,12 +55,31 @@ def open_source(
     trust_code: bool = False,
     shown_in: str | None = None,
 ) -> Source:
-    """Open a folder of `suprank train` or `suprank embed`. `progress(what, done, total)` is called as images are embedded.
+    """Open a folder of `suprank train` or `suprank embed`: see `embed_run`."""
+    from suprank.explorer import Source
 
-    A run's test set is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`); an interrupted embedding
-    continues where it stopped. Existing embeddings are kept, even if manifest, images or model are gone since, and replaced
-    only if the run has another model by now, or images have other bytes. Labels are those that the manifest has now. `test` is
-    by default the manifest's own test images, else the first of `data.tests`.
+    if (folder / "recipe.toml").is_file():
+        test = embed_run(folder, test, device, progress, frozen=frozen, trust_code=trust_code, shown_in=shown_in)
+    return Source.read(folder, test, frozen=frozen)
+
+
+def embed_run(
+    folder: Path,
+    test: str | None = None,
+    device: str | None = None,
+    progress: Progress = lambda what, done, total: None,
+    *,
+    frozen: bool = False,
+    trust_code: bool = False,
+    shown_in: str | None = None,
+) -> str:
+    """Embed the test images of a run where they are not yet, and return the name of the test set.
+
+    `test` is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`); an interrupted embedding continues
+    where it stopped. Existing embeddings are kept, even if manifest, images or model are gone since, and replaced only if the
+    run has another model by now, or images have other bytes. Labels are those that the manifest has now. `test` is by default
+    the manifest's own test images, else the first of `data.tests`. `progress(what, done, total)` is called as images are
+    embedded.
 
     With `frozen` the images are embedded by the run's backbone before training, into RUN/frozen: the same images as in
     RUN/embeddings, read in the same way.
@@ -69,11 +88,9 @@ def open_source(
     that are there.
     `shown_in` names a page that cannot show images with several labels, so that they are refused before they are embedded.
     """
-    from suprank.explorer import Source, embeddings_folder
+    from suprank.explorer import embeddings_folder
     from suprank.explorer.source import FROZEN, SHOWN_INSTEAD
 
-    if not (folder / "recipe.toml").is_file():
-        return Source.read(folder, test, frozen=frozen)
     config = read_run_config(folder)
     known = [OWN, *config.data.tests]
     if test is not None and test not in known:
@@ -92,7 +109,7 @@ def open_source(
             levels = [level for level in config.data.levels or manifest.levels if level in manifest.levels]
             manifest.require_single_labels(f"{shown_in} of {folder.resolve().name}", SHOWN_INSTEAD, levels=levels)
         _embed(folder, config, name, device, progress, reason, frozen=frozen, trust_code=trust_code)
-    return Source.read(folder, name, frozen=frozen)
+    return name
 
 
 def load_run_model(run: Path, *, trust_code: bool = False) -> tuple[Embedder, ImageLoaderSettings]:
@@ -215,7 +232,7 @@ def record_values(folder: Path, key: str) -> dict[str, object]:
     import json
 
     from suprank.embedding.parts import embedded_parts
-    from suprank.embedding.shards import RECORD
+    from suprank.evaluation.provenance import RECORD
 
     records = [folder / part / RECORD for part in embedded_parts(folder)]
     return {record.parent.name: json.loads(record.read_bytes()).get(key) for record in records if own_file(record).is_file()}

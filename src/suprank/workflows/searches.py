@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data import Manifest
-    from suprank.embedding import Provenance
     from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.provenance import Provenance
     from suprank.explorer.faiss_search import Vectors
     from suprank.explorer.index import Hits
     from suprank.models import Head
@@ -145,9 +145,10 @@ def open_gallery(
 ) -> Gallery:
     """The gallery of a folder of `suprank embed` or of a run, one of its parts, or a file; after the head, if there is one."""
     from suprank.data import Manifest
-    from suprank.embedding import Provenance, read_embedded
+    from suprank.embedding import read_embedded
     from suprank.embedding.shards import ITEMS
     from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.provenance import Provenance
     from suprank.workflows.explorers import open_place
     from suprank.workflows.run_embeddings import check_run_or_embeddings
 
@@ -186,8 +187,8 @@ def _read_queries(
     queries: str | PathLike[str] | NDArray[Any], head: Head | None, gallery: Gallery, place: str
 ) -> tuple[Embeddings, list[Any]]:
     """Vectors to search for, after the head, and their row numbers; refused if another model or head made them."""
-    from suprank.embedding.provenance import Provenance, check_comparable
     from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.provenance import Provenance, check_comparable
 
     name = "the queries" if isinstance(queries, np.ndarray) else str(queries)
     vectors = Embeddings.from_source(queries, "the queries")

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from suprank.embedding import Provenance
+from suprank.evaluation.provenance import Provenance
 from suprank.explorer import Source
 from suprank.explorer.report.header import header
 from suprank.explorer.report.table_sections import recipe_section

@@ -75,7 +75,7 @@ def report(shift=0.0, levels=("class", "group")):
     per_query = {key: draw.uniform(0.2, 0.6, 200) + shift for key in keys}
     values = {key: float(column.mean()) for key, column in per_query.items()}
     known = {"per_query": per_query, "classes": {"class": np.arange(200) // 5}}
-    return Report(values, queries=200, items=200, levels=levels, **known).with_intervals()
+    return Report(values, n_queries=200, n_items=200, levels=levels, **known).with_intervals()
 
 
 def test_rows_are_by_level_and_say_nothing_twice():
@@ -89,7 +89,7 @@ def test_rows_are_by_level_and_say_nothing_twice():
 def test_every_cut_off_that_people_quote_has_its_row_and_no_mean_over_levels_has():
     keys = ("R@100", "R@1/class", "R@1/mean-of-levels", "R@2/class", "R@32", "AP/class", "AP/mean-of-levels", "AP/overall")
     values = dict.fromkeys(keys, 0.5)
-    found = table_keys([Report(values, queries=2, items=2, levels=("class", "group"))])
+    found = table_keys([Report(values, n_queries=2, n_items=2, levels=("class", "group"))])
     assert found == ["R@1/class", "R@2/class", "R@32", "AP/class"]
 
 
@@ -105,7 +105,7 @@ def test_a_difference_is_marked_only_where_it_is_more_than_chance():
 
 
 def test_what_is_undefined_is_a_dash():
-    nothing = Report({"AP": math.nan}, queries=1, items=1, levels=("class",))
+    nothing = Report({"AP": math.nan}, n_queries=1, n_items=1, levels=("class",))
     assert metric_rows([nothing])[0][0].cells[0].value == "–"
 
 

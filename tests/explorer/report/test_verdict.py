@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.evaluation import Report
+from suprank.evaluation.verdict import compare_headlines, comparison_verdict, headlines, p_value, percent, run_verdict
 from suprank.explorer import Source
-from suprank.explorer.numbers import p_value, percent
 from suprank.explorer.report.table_sections import compare_metrics
-from suprank.explorer.report.verdict import compare_headlines, comparison_verdict, headlines, run_verdict
 from suprank.explorer.report.verdict_section import chance_of_first, paragraphs, verdict_section
 from tests.cli.collection import done
 from tests.explorer.report.reading import of
@@ -29,7 +28,7 @@ def report(levels=("class",), **columns):
     values = {key: float(np.nanmean(one)) if not np.isnan(one).all() else math.nan for key, one in per_query.items()}
     queries = len(next(iter(per_query.values())))
     classes = {levels[0]: np.arange(queries)}
-    return Report(values, queries=queries, items=queries, levels=levels, per_query=per_query, classes=classes)
+    return Report(values, n_queries=queries, n_items=queries, levels=levels, per_query=per_query, classes=classes)
 
 
 def compared(one, other, names=("new", "old")):
@@ -226,7 +225,7 @@ def test_one_run_is_described_by_how_often_the_first_item_is_right():
 
 
 def test_longer_lists_stand_in_for_a_missing_r_at_1():
-    ten = Report({"R@10": 0.5, "R@20": 0.6}, queries=2, items=2, levels=("class",))
+    ten = Report({"R@10": 0.5, "R@20": 0.6}, n_queries=2, n_items=2, levels=("class",))
     assert [one.key for one in headlines([ten])] == ["R@10"]
     assert run_verdict(ten, {}).lead == "One of the first 10 items has the right class for 50.0 % of the queries."
 

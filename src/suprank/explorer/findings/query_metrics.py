@@ -57,7 +57,7 @@ def precision_by_level(report: Report) -> list[LevelPrecision]:
     for level in report.levels:
         key = f"AP/{level}" if f"AP/{level}" in report else "AP"  # with one level, AP is its only name
         low, high = (report.intervals or {}).get(key, (float("nan"), float("nan")))
-        rows.append(LevelPrecision(level, report[key], low, high, report.queries - report.without_positives.get(level, 0)))
+        rows.append(LevelPrecision(level, report[key], low, high, report.n_queries - report.without_positives.get(level, 0)))
     return rows
 
 

@@ -151,7 +151,7 @@ def _both_fail(
     items = count_first_items(source, other, same, top, seed=seed, queries=rows)
     ranking = both_fail(items)
     failing = ranking.order[: ranking.matches]
-    searched = reports[0].queries - reports[0].without_positives.get(source.levels[0], 0)
+    searched = reports[0].n_queries - reports[0].without_positives.get(source.levels[0], 0)
     about = (
         f"Queries for which neither run has an item of the same {source.levels[0]} among the first {top}: {len(rows):,} of "
         f"{searched:,} that have one to find."

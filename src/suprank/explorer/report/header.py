@@ -13,7 +13,7 @@ from suprank.explorer.report.table_sections import recipe_value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.embedding import Provenance
+    from suprank.evaluation.provenance import Provenance
     from suprank.explorer.source import Source
 
 READING = "Interpolation, precision"

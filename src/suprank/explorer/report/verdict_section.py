@@ -9,8 +9,8 @@ import numpy as np
 
 from suprank.evaluation.report_comparison import SIGNIFICANT
 from suprank.evaluation.report_text import counts_without_positives, in_words, interval_lines, pluralize
+from suprank.evaluation.verdict import CLEAR, FAR, comparison_verdict, run_verdict
 from suprank.explorer.report.page import Section
-from suprank.explorer.report.verdict import CLEAR, FAR, comparison_verdict, run_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,8 +80,8 @@ def chance_of_first(source: Source) -> dict[str, float]:
 def sample_sentence(source: Source, report: Report) -> str:
     """How many images and queries the numbers come from, and which queries are left out."""
     if source.against_each_other:
-        ranked = f"Measured on {pluralize(report.queries, 'test image')}, each a query against all others"
+        ranked = f"Measured on {pluralize(report.n_queries, 'test image')}, each a query against all others"
     else:
-        ranked = f"Measured on {pluralize(report.queries, 'query', 'queries')} against {pluralize(report.items, 'item')}"
+        ranked = f"Measured on {pluralize(report.n_queries, 'query', 'queries')} against {pluralize(report.n_items, 'item')}"
     left_out = in_words(counts_without_positives(report))
     return f"{ranked}." + (f" Queries that share their class with no item are left out: {left_out}." if left_out else "")

@@ -1,24 +1,29 @@
-"""What every loss spec has: a name, keys with defaults, and how the loss is built."""
+"""What every loss spec has: a name, the keyword arguments of its class as keys, and how the loss is built."""
 
 from __future__ import annotations
 
 import inspect
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, create_model, model_validator
 
 from suprank import losses
+from suprank.ranking import SupStep
 from suprank.training.config_types import ConfigTable
-from suprank.training.search_space import Choices, FloatRange, SearchSpace
+from suprank.training.search_space import SearchRange, SearchSpace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jaxtyping import Int
     from torch import Tensor, nn
 
-Bins = Annotated[int, Field(ge=2)]
+Keys = dict[str, tuple[Any, Any]]
+"""Type and default of each key."""
 
 _SPECS: dict[str, type[LossSpec]] = {}
 
@@ -28,15 +33,44 @@ def loss_specs() -> dict[str, type[LossSpec]]:
     return dict(_SPECS)
 
 
-def default(loss_class: type, argument: str) -> Any:
-    """The default of an argument of the class's constructor, so that it is written in one place."""
-    return inspect.signature(loss_class).parameters[argument].default
+def add_loss(
+    name: str, kind: type[LossSpec], loss_class: type, description: str, ranges: Mapping[str, SearchRange] | None = None
+) -> None:
+    """Let recipes name a loss. Its keys are the keyword arguments of its class; tuning looks for them in `ranges`."""
+    keys: dict[str, Any] = {"name": (Literal[name], name), **kind.keys_of(loss_class)}
+    spec = create_model(f"{loss_class.__name__}Spec", __base__=kind, **keys)
+    spec.loss_class, spec.ranges, spec.__doc__ = loss_class, dict(ranges or {}), description
+    _SPECS[name] = spec
+
+
+def constructor_keys(loss_class: type) -> Keys:
+    """The keyword arguments of a loss that a recipe can say. The loss checks their values when it is built."""
+    keys: Keys = {}
+    for argument in inspect.signature(loss_class).parameters.values():
+        if argument.kind is argument.VAR_KEYWORD:  # **step: Unpack[SupStepOptions]
+            keys |= {field.name: (_strict(field.type), field.default) for field in fields(SupStep)}
+        elif argument.kind is argument.KEYWORD_ONLY and argument.name != "using":
+            keys[argument.name] = (_strict(argument.annotation), argument.default)
+    return keys
+
+
+class _Lists:
+    """`Sequence` in the keys of a recipe: TOML and JSON have lists only; what is in them stays strict."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return Annotated[tuple[item, ...], Field(strict=False)]
+
+
+def _strict(annotation: Any) -> Any:
+    """The type of a key for the annotation of an argument, which is text in our modules."""
+    return eval(annotation, {"Sequence": _Lists, "Literal": Literal}) if isinstance(annotation, str) else annotation
 
 
 class LossSpec(ConfigTable):
-    """The table `[loss]` of a recipe. Every loss has a subclass, which registers itself under its `name`."""
+    """The table `[loss]` of a recipe. Every loss has a subclass, made by `add_loss`."""
 
-    loss_class: ClassVar[type[losses.RetrievalLoss]]
+    loss_class: ClassVar[type]
+    ranges: ClassVar[dict[str, SearchRange]] = {}
 
     name: str
     """A name that `suprank recipes --losses` lists, or a loss of your own: `mine.py:MyLoss` or `package.module:MyLoss`."""
@@ -44,10 +78,9 @@ class LossSpec(ConfigTable):
     _named_in: str | None = PrivateAttr(default=None)  # the file that names a loss of the user's own, which needs consent
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        name = cls.model_fields["name"].default
-        if isinstance(name, str):
-            _SPECS[name] = cls
+    def keys_of(cls, loss_class: type) -> Keys:
+        """The keys of the spec of such a loss that `cls` does not have itself."""
+        return constructor_keys(loss_class)
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
@@ -57,7 +90,7 @@ class LossSpec(ConfigTable):
     @classmethod
     def description(cls) -> str:
         """One line that says which loss it is."""
-        return inspect.getdoc(cls).partition("\n")[0].removesuffix(".")  # type: ignore[union-attr]
+        return cls.__doc__ or ""
 
     @property
     def has_proxies(self) -> bool | None:
@@ -75,13 +108,8 @@ class LossSpec(ConfigTable):
         return None
 
     def search_space(self) -> SearchSpace:
-        """The ranges in which `suprank compare --tune` looks for values of `[loss]`: those declared with the keys, as in
-        `tau: Annotated[Positive, FloatRange(0.002, 0.1, log=True)]`. A spec leaves out keys that have no effect with others."""
-        space: SearchSpace = {}
-        for key, field in type(self).model_fields.items():
-            ranges = [one for one in field.metadata if isinstance(one, FloatRange | Choices)]
-            space |= {f"loss.{key}": one for one in ranges[-1:]}
-        return space
+        """The ranges in which `suprank compare --tune` looks for values of `[loss]`."""
+        return {f"loss.{key}": one for key, one in self.ranges.items()}
 
     def loss_arguments(self, depth: int) -> dict[str, Any]:
         """The arguments of the loss's class for labels of `depth` levels."""
@@ -148,8 +176,18 @@ class ProxyLossSpec(LossSpec):
         return False
 
     def _build_for_classes(self, classes: Int[Tensor, "classes levels"], dim: int) -> losses.RetrievalLoss:
-        build: Any = self.loss_class  # of a loss with proxies, which takes their sizes
-        return build(len(classes), dim, **self.loss_arguments(classes.shape[1]))
+        return self.loss_class(len(classes), dim, **self.loss_arguments(classes.shape[1]))
+
+
+class ClassLossSpec(ProxyLossSpec):
+    """A loss with proxies that takes the labels of the classes at all levels, and a margin for each level."""
+
+    @property
+    def depth(self) -> int | None:
+        return len(self.margins) if self.margins else None  # type: ignore[attr-defined]
+
+    def _build_for_classes(self, classes: Int[Tensor, "classes levels"], dim: int) -> losses.RetrievalLoss:
+        return self.loss_class(classes, dim, **self.loss_arguments(classes.shape[1]))
 
 
 class LevelSumSpec(LossSpec):
@@ -159,3 +197,11 @@ class LevelSumSpec(LossSpec):
         per_level = [class_labels(classes[:, level:]) for level in range(classes.shape[1])]
         built: list[Any] = [super(LevelSumSpec, self)._build_for_classes(own, dim) for own in per_level]
         return losses.SumOverLevels(built)
+
+
+class ItemSumSpec(LevelSumSpec, ItemLossSpec):
+    """A loss of item pairs at every level."""
+
+
+class ProxySumSpec(LevelSumSpec, ProxyLossSpec):
+    """A loss of proxies at every level."""

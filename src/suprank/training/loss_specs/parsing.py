@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -12,9 +12,6 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from suprank.system import custom_code
 from suprank.training.loss_specs.base import LossSpec, loss_specs
 from suprank.training.loss_specs.custom import CustomLossSpec
-
-if TYPE_CHECKING:
-    pass
 
 
 def parse_loss(table: Any) -> LossSpec:

@@ -1,0 +1,472 @@
+"""`RetrievalData`: what is ranked against what, with labels and ids. Whatever reads stored embeddings takes one.
+
+suprank.open_data(place)                  from a run, a folder of `suprank embed`, files, or a dataset with embeddings
+RetrievalData.from_arrays(x, y)           from tensors and arrays
+RetrievalData.from_files("x.npy", "y.csv")
+
+data.queries, data.gallery       `Items`: embeddings, labels, ids, manifest; no gallery if the queries rank each other
+data.items                       what is ranked: the gallery, or else the queries
+data.levels, data.names          the levels, finest first; the name of each label
+data.defaults                    cut-offs, decay and weights of a run, or the usual ones
+data.origin                      where it is from: place, test set, recipe, model
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from suprank.evaluation.arguments import as_array, check_label_pair, check_level_names
+from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.heads import apply_head, head_added
+from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids, label_names, labels_at
+from suprank.evaluation.label_tables import read_label_table
+from suprank.evaluation.provenance import Provenance, check_comparable
+from suprank.evaluation.report_text import in_words, pluralize
+from suprank.evaluation.search import check_dimensions
+from suprank.evaluation.units import query_classes, same_classes
+from suprank.files.label_digest import label_digests
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
+
+    from suprank.evaluation.embeddings import EmbeddingSource
+    from suprank.evaluation.heads import Progress, StoredHead
+    from suprank.evaluation.label_tables import LabelTable
+
+_log = logging.getLogger(__name__)
+
+OWN_TEST = "test"
+"""The test set that a manifest brings itself, beside those of `data.tests` in a recipe."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Items:
+    """The queries or the gallery: one embedding a row, its labels, and its id.
+
+    Labels are integers `[n, levels]`, finest first, or `[n, levels, M]` if rows have up to M labels at a level; −1 is no label.
+    Rows with equal `ids` are one image; without ids, every row is an image of its own. `manifests` describe the rows, one after
+    the other: paths, boxes, splits.
+    """
+
+    embeddings: Embeddings
+    labels: NDArray[np.int64]
+    ids: Sequence[Any] | NDArray[Any] | None = None
+    manifests: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        described = sum(map(len, self.manifests)) if self.manifests else None
+        for name, number in (("labels", len(self.labels)), ("ids", _length(self.ids)), ("rows of a manifest", described)):
+            if number not in (None, len(self)):
+                raise ValueError(
+                    f"there are {number:,} {name} for {len(self):,} rows of {self.embeddings.name}; give one for each, in the "
+                    f"same order."
+                )
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def __repr__(self) -> str:
+        return f"Items({len(self):,} × {self.embeddings.dim})"
+
+    @cached_property
+    def manifest(self) -> Any:
+        """The `Manifest` of the rows; None if there is none."""
+        return self.manifests[0].join(*self.manifests[1:]) if self.manifests else None
+
+    @cached_property
+    def keys(self) -> Sequence[Any] | NDArray[Any] | None:
+        """What an image is recognized by in other data: its id, or else its path and box; None if neither is known."""
+        if self.ids is not None:
+            return self.ids
+        return list(chain(*(one.keys for one in self.manifests))) if self.manifests else None
+
+    def take(self, rows: NDArray[np.int64]) -> Items:
+        """Some of the rows, in this order, with their embeddings in memory."""
+        return Items(
+            Embeddings.from_source(self.embeddings.rows(torch.from_numpy(rows)), self.embeddings.name),
+            self.labels[rows],
+            None if self.ids is None else _rows(self.ids, rows),
+            (self.manifest.take(rows),) if self.manifests else (),
+        )
+
+
+@dataclass(frozen=True)
+class MetricDefaults:
+    """What `evaluate` uses if nothing else is said: the cut-offs of R@k and the like, the decay of H-AP, the weights of wAP."""
+
+    ks: tuple[int, ...] = (1, 10, 100)
+    decay: float = 1.0
+    weights: Mapping[str, float] | None = None
+
+    def at_levels(self, levels: Sequence[str]) -> MetricDefaults:
+        kept = {level: weight for level, weight in (self.weights or {}).items() if level in levels}
+        return replace(self, weights=kept if any(kept.values()) else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where data is from.
+
+    `place` is the run, folder or file, and `embeddings` where its embeddings are stored. Of a run, `test` names the test set,
+    `recipe` has its settings and `training` what is known of its training (see `suprank.evaluation.units.TRAINING`); `frozen`
+    says that its backbone before training made the embeddings, which has no recipe. `made_by` is the model, and how it read the
+    images; `head` the fingerprint of the head that was applied afterwards.
+    """
+
+    place: Path | None = None
+    embeddings: Path | None = None
+    test: str = OWN_TEST
+    frozen: bool = False
+    recipe: Mapping[str, Any] | None = None
+    training: Mapping[str, Any] | None = None
+    made_by: Provenance | None = None
+    head: str | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RetrievalData:
+    """Queries, the gallery that they rank, their labels, and where they are from. Without a gallery, queries rank each other.
+
+    `names` has the name of each label of a level, if labels have names. `classes` are the labels of the queries at every level
+    that is known, also those that are not evaluated; by default those of `levels`.
+
+    Example:
+        >>> data = RetrievalData.from_arrays(torch.eye(4)[:, :3] + 1, [0, 0, 1, 1], levels=["species"], name="birds")
+        >>> data
+        RetrievalData(birds: 4 queries × 3 rank each other; species)
+        >>> data.take([0, 2])
+        RetrievalData(birds: 2 queries × 3 rank 4 items; species)
+    """
+
+    queries: Items
+    gallery: Items | None = None
+    levels: tuple[str, ...] = ()
+    names: Mapping[str, Sequence[str]] | None = None
+    classes: Mapping[str, NDArray[np.int64]] | None = None
+    name: str = "embeddings"
+    defaults: MetricDefaults = MetricDefaults()
+    origin: Origin = field(default_factory=Origin)
+
+    def __post_init__(self) -> None:
+        if self.gallery is not None:
+            check_dimensions(self.queries.embeddings, self.gallery.embeddings)
+
+    def __repr__(self) -> str:
+        ranked = "rank each other" if self.gallery is None else f"rank {pluralize(len(self.gallery), 'item')}"
+        queries = f"{pluralize(len(self.queries), 'query', 'queries')} × {self.queries.embeddings.dim}"
+        return f"RetrievalData({self.name}: {queries} {ranked}; {in_words(self.levels) or 'no labels'})"
+
+    @classmethod
+    def from_arrays(
+        cls,
+        embeddings: EmbeddingSource,
+        labels: Tensor | ArrayLike | None = None,
+        gallery: EmbeddingSource | None = None,
+        gallery_labels: Tensor | ArrayLike | None = None,
+        *,
+        levels: Sequence[str] | None = None,
+        ids: Sequence[Any] | NDArray[Any] | None = None,
+        gallery_ids: Sequence[Any] | NDArray[Any] | None = None,
+        classes: Mapping[str, Any] | None = None,
+        name: str = "embeddings",
+    ) -> RetrievalData:
+        """Take embeddings `[n, dim]` and integer labels, `[n]`, `[n, levels]` or `[n, levels, M]`, as `evaluate` does.
+
+        Labels may be left out where nothing but the embeddings is of interest, or judgments say what is relevant.
+        """
+        source = Embeddings.from_source(embeddings, name)
+        items = None if gallery is None else Embeddings.from_source(gallery, "gallery", sequential=True)
+        if items is None and gallery_ids is not None:
+            raise ValueError("gallery_ids were given without a gallery; the items are the queries, so give ids.")
+        if items is not None and gallery_ids is not None and ids is None:
+            raise ValueError(
+                "gallery_ids were given without ids, but both are needed to find a query in the gallery; give both."
+            )
+        if labels is None and gallery_labels is None:
+            own, theirs, names = _no_labels(source), _no_labels(items or source), tuple[str, ...]()
+        elif labels is None:
+            raise ValueError("gallery_labels were given without labels; give both, or neither.")
+        else:
+            pair = check_label_pair(labels, gallery_labels, source, items)
+            own, theirs = (one.cpu().numpy() for one in pair)
+            names = check_level_names(levels, own.shape[1])
+        given, given_items = (None if one is None else as_array(one) for one in (ids, gallery_ids))
+        return cls(
+            Items(source, own, given),
+            None if items is None else Items(items, theirs, given_items),
+            names,
+            classes=None if classes is None else query_classes(classes, len(source)),
+            name=name,
+        )
+
+    @classmethod
+    def from_files(
+        cls,
+        embeddings: str | PathLike[str],
+        labels: str | PathLike[str] | None = None,
+        gallery: str | PathLike[str] | None = None,
+        gallery_labels: str | PathLike[str] | None = None,
+        *,
+        levels: Sequence[str] = (),
+        id_column: str | None = None,
+        fill_gaps: bool = False,
+        label_separator: str | None = None,
+    ) -> RetrievalData:
+        """Read embeddings (.npy, .parquet, .pt) with labels (.csv, .tsv, .parquet, .npy), whose columns `levels` names.
+
+        Rows with equal values in `id_column` are one image. `fill_gaps` puts a placeholder where a row has a blank between two
+        labels, and `label_separator` is what stands between several labels of an image. Without a file of labels there are no
+        levels.
+        """
+        if (gallery is None) != (gallery_labels is None or labels is None) and (labels, gallery_labels) != (None, None):
+            raise ValueError(
+                "gallery and gallery_labels go together, and gallery_labels with labels; give all or none of them."
+            )
+        # Tables first: they are read at once, and a Parquet file of embeddings is not.
+        tables = [read_label_table(file) for file in (labels, gallery_labels) if file is not None]
+        coded, names, classes = _read_labels(tables, levels, id_column, fill_gaps, label_separator)
+        ids = [None if id_column is None else item_ids(table, id_column) for table in tables]
+        made_by = Provenance.read_beside(embeddings)
+        if gallery is not None:
+            check_comparable(made_by, Provenance.read_beside(gallery), (str(embeddings), str(gallery)), _log.info)
+        sides = [Embeddings.from_source(embeddings, "embeddings")]
+        sides += [] if gallery is None else [Embeddings.from_source(gallery, "gallery", sequential=True)]
+        for table, side in zip(tables, sides, strict=False):
+            table.check_rows(len(side), side.name)
+        labeled = (coded.queries, coded.gallery) if tables else tuple(map(_no_labels, sides))
+        queries, *others = (
+            Items(side, own, known)
+            for side, own, known in zip(sides, labeled, ids or [None] * len(sides), strict=False)
+            if own is not None
+        )
+        place = Path(embeddings)
+        origin = Origin(place, place, made_by=made_by)
+        return cls(queries, others[0] if others else None, coded.names, names, classes, name=place.stem, origin=origin)
+
+    @property
+    def items(self) -> Items:
+        """What is ranked: the gallery, or the queries themselves."""
+        return self.queries if self.gallery is None else self.gallery
+
+    @property
+    def sides(self) -> tuple[Items, ...]:
+        """The queries, and the gallery if there is one."""
+        return (self.queries,) if self.gallery is None else (self.queries, self.gallery)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The `label_digests`, by which a report is matched with another one; none if labels have no names."""
+        found: dict[str, str] = {}
+        for side, prefix in zip(self.sides, ("", "gallery "), strict=False):
+            if self.names is not None:
+                keys = None if side.keys is None else list(map(str, side.keys))
+                found |= label_digests(keys, {prefix + level: self._label_names(side, level) for level in self.levels})
+        return found
+
+    def require_labels(self) -> None:
+        """Raise if there is no level at which images have labels, for nothing is then relevant to a query."""
+        if not self.levels:
+            shared = "" if self.gallery is None else " at a level that queries and gallery have in common"
+            raise ValueError(
+                f"{self.name}: the images have no labels{shared}, so nothing is relevant to a query; add label columns to the "
+                f"manifest and embed again, give embeddings in a file a file of labels, or look at what is found with "
+                f"`suprank explore`. Revisited Oxford and Paris have a ground truth of their own, such as gnd_roxford5k.pkl."
+            )
+
+    def require_single_labels(self, what: str) -> None:
+        """Raise if images have several labels at a level, for `what` cannot show them."""
+        for side in self.sides:
+            if side.labels.ndim == 3:
+                several = [level for column, level in enumerate(self.levels) if (side.labels[:, column, 1:] >= 0).any()]
+                raise ValueError(
+                    f"{what} needs one label for an image at each level, but images have several {in_words(several)}; measure "
+                    f"it with `suprank evaluate`."
+                )
+
+    def at_levels(self, levels: Sequence[str]) -> RetrievalData:
+        """The same images with the labels of these levels, finest first; a level that they lack is refused."""
+        if tuple(levels) == self.levels:
+            return self
+        for unknown in (level for level in levels if level not in self.levels):
+            raise ValueError(f"{self.name} has no level {unknown!r}; choose from {', '.join(self.levels) or 'none'}.")
+        columns = [self.levels.index(level) for level in levels]
+        queries, *gallery = (replace(side, labels=labels_at(side.labels, columns)) for side in self.sides)
+        return replace(
+            self,
+            queries=queries,
+            gallery=gallery[0] if gallery else None,
+            levels=tuple(levels),
+            names=None if self.names is None else {level: self.names[level] for level in levels},
+            classes=self.classes or dict(zip(self.levels, np.moveaxis(self.queries.labels, 1, 0), strict=True)),
+            defaults=self.defaults.at_levels(levels),
+        )
+
+    def with_head(self, head: StoredHead, progress: Progress = lambda what, done, total: None) -> RetrievalData:
+        """The same images after a head, in memory or in a temporary file; a head for other embeddings is refused."""
+        made_by = self.origin.made_by
+        queries, *gallery = (
+            replace(side, embeddings=apply_head(side.embeddings, head, made_by, progress)) for side in self.sides
+        )
+        return replace(
+            self,
+            queries=queries,
+            gallery=gallery[0] if gallery else None,
+            name=f"{self.name} with head",
+            origin=replace(self.origin, made_by=head_added(made_by, head), head=head.fingerprint()),
+        )
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> RetrievalData:
+        """Some of the queries, in this order; each ranks the items that it ranked before, without itself."""
+        chosen = np.asarray(rows, np.int64)
+        whole = self.queries
+        if self.gallery is None and whole.ids is None:  # a query is left out by its row, which it now has no more
+            whole = replace(whole, ids=np.arange(len(whole)))
+        classes = None if self.classes is None else {level: own[chosen] for level, own in self.classes.items()}
+        return replace(self, queries=whole.take(chosen), gallery=self.gallery or whole, classes=classes)
+
+    def self_rows(self, query: int) -> NDArray[np.int64]:
+        """Rows of the items that are the query itself, and left out of its list: those with its id, or else its own row."""
+        if self.queries.ids is None:
+            return np.array([query] if self.gallery is None else [], np.int64)
+        return self._rows_of_ids.get(self.queries.ids[query], np.empty(0, np.int64))
+
+    @cached_property
+    def _rows_of_ids(self) -> dict[Any, NDArray[np.int64]]:
+        rows_of_ids: dict[Any, list[int]] = {}
+        for row, image_id in enumerate(() if self.items.ids is None else self.items.ids):
+            rows_of_ids.setdefault(image_id, []).append(row)
+        return {image_id: np.array(rows, np.int64) for image_id, rows in rows_of_ids.items()}
+
+    def match(self, other: RetrievalData) -> NDArray[np.int64]:
+        """For each query, its row in `other`, found by its id, or else by path and box, or else by its place.
+
+        Raises a ValueError unless both have the same queries, in the same classes at the levels that both have, and equally
+        many items: otherwise their metrics do not mean the same.
+        """
+        rows = self._match_queries(other)
+        if len(self.items) != len(other.items):
+            raise ValueError(
+                f"{self.name} ranks {len(self.items):,} items and {other.name} {len(other.items):,}, and a shorter list is "
+                f"easier; embed the same gallery with both."
+            )
+        common = [level for level in self.levels if level in other.levels]
+        if not common and (self.levels or other.levels):
+            raise ValueError(
+                f"{self.name} is evaluated at {in_words(self.levels) or 'no level'} and {other.name} at "
+                f"{in_words(other.levels) or 'no level'}, so there is nothing to compare; name data that share a level."
+            )
+        own, theirs = (
+            query_classes({level: one.queries.labels[:, one.levels.index(level)] for level in common}, len(one.queries))
+            for one in (self, other)
+        )
+        if different := [level for level in common if not same_classes(own[level], theirs[level][rows])]:
+            raise ValueError(
+                f"{self.name} and {other.name} sort the test images into different classes at {in_words(different)}, so that "
+                f"their metrics do not mean the same; embed one manifest with both models."
+            )
+        return rows
+
+    def _match_queries(self, other: RetrievalData) -> NDArray[np.int64]:
+        if self.queries.keys is None or other.queries.keys is None:
+            own, theirs = list[Any](range(len(self.queries))), list[Any](range(len(other.queries)))
+        else:
+            own, theirs = list(map(_plain, self.queries.keys)), list(map(_plain, other.queries.keys))
+        rows = {key: row for row, key in enumerate(_number_repeats(theirs))}
+        numbered = _number_repeats(own)
+        missing = [key for key in numbered if key not in rows]
+        if missing or len(own) != len(theirs):
+            reason = f"{missing[0][0]!r} is in {self.name} only" if missing else f"{len(theirs):,} are in {other.name}"
+            raise ValueError(
+                f"{self.name} and {other.name} have different queries ({len(own):,} in {self.name}; {reason}), so they cannot "
+                f"be compared query by query; embed the same test images with both."
+            )
+        return np.array([rows[key] for key in numbered], np.int64)
+
+    def _label_names(self, side: Items, level: str) -> list[list[str] | str | None]:
+        assert self.names is not None
+        labels, names = side.labels[:, self.levels.index(level)], self.names[level]
+        if labels.ndim == 1:
+            return [None if label < 0 else names[label] for label in labels.tolist()]
+        return [[names[label] for label in row if label >= 0] for row in labels.tolist()]
+
+
+def _no_labels(embeddings: Embeddings) -> NDArray[np.int64]:
+    return np.empty((len(embeddings), 0), np.int64)
+
+
+def _plain(key: Any) -> Any:
+    """An id as Python's own text or integer, which an error shows without its numpy type."""
+    return key.item() if isinstance(key, np.generic) else key
+
+
+def _length(ids: Sequence[Any] | NDArray[Any] | None) -> int | None:
+    return None if ids is None else len(ids)
+
+
+def _rows(ids: Sequence[Any] | NDArray[Any], rows: NDArray[np.int64]) -> Sequence[Any] | NDArray[Any]:
+    return ids[rows] if isinstance(ids, np.ndarray) else [ids[row] for row in rows.tolist()]
+
+
+def _number_repeats(keys: Sequence[Any]) -> list[tuple[Any, int]]:
+    """Each key with the number of times it occurred before: the same crop may be listed twice."""
+    times: Counter[Any] = Counter()
+    numbered = []
+    for key in keys:
+        numbered.append((key, times[key]))
+        times[key] += 1
+    return numbered
+
+
+def _read_labels(
+    tables: Sequence[LabelTable], levels: Sequence[str], id_column: str | None, fill_gaps: bool, label_separator: str | None
+) -> tuple[Labels, dict[str, Sequence[str]] | None, dict[str, NDArray[np.int64]] | None]:
+    """The labels of the tables, the names of their classes, and the classes of the queries at levels that nobody asked for."""
+    if not tables:
+        return Labels((), np.empty((0, 0), np.int64)), None, None
+    how: dict[str, Any] = {
+        "without": [] if id_column is None else [id_column],
+        "fill_gaps": fill_gaps,
+        "label_separator": label_separator,
+    }
+    in_file = all(table.array is not None for table in tables)  # of integers, which need not be in memory
+    coded = encode_labels(*tables, levels=levels, **how, renumber=not in_file)
+    classes = None
+    with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # of columns that nobody asked for
+        if levels:
+            every = encode_labels(tables[0], **how)
+            if set(coded.names) < set(every.names):
+                classes = dict(zip(every.names, np.moveaxis(every.queries, 1, 0), strict=True))
+    return coded, None if in_file else _class_names(tables, coded), classes
+
+
+def _class_names(tables: Sequence[LabelTable], coded: Labels) -> dict[str, Sequence[str]]:
+    """The name of each label, by level; "" for the placeholder of a gap."""
+    found: dict[str, Sequence[str]] = {}
+    for column, level in enumerate(coded.names):
+        names: dict[int, str] = {}
+        for table, labels in zip(tables, (coded.queries, coded.gallery), strict=False):
+            assert labels is not None
+            for text, own in zip(label_names(table, level), labels[:, column].tolist(), strict=True):
+                if text is not None:
+                    several = own if isinstance(own, list) else [own]
+                    names.update(zip(several, [text] if isinstance(text, str) else text, strict=False))
+        names.pop(-1, None)
+        sides = (labels for labels in (coded.queries, coded.gallery) if labels is not None)
+        highest = max((int(labels[:, column].max(initial=-1)) for labels in sides), default=-1)
+        found[level] = [names.get(label, "") for label in range(highest + 1)]  # "" for the placeholder of a gap
+    return found

@@ -1,0 +1,221 @@
+"""A folder of embeddings as `suprank evaluate` reads it: parts, labels by name, and which rows are one image."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import suprank
+from suprank import open_data
+from suprank.cli.app import app
+from suprank.data import Manifest
+from suprank.data.importers import BENCHMARKS
+from suprank.evaluation import evaluate, read_ground_truth
+from suprank.evaluation.revisited import revisited
+from tests.data import miniatures_landmarks
+from tests.models.test_head import made
+
+
+def write(folder, part, labels, *, split=None, paths=None, **columns):
+    """Random embeddings of images with these labels, as `suprank embed` leaves them."""
+    (folder / part).mkdir(parents=True)
+    count = len(labels)
+    given = {
+        "path": paths or [f"{part}{row}.png" for row in range(count)],
+        "split": split or [part] * count,
+        "label_kind": labels,
+        **columns,
+    }
+    Manifest.from_columns(given, root=".").save(folder / part / "items.parquet")
+    embeddings = np.random.default_rng([count, *part.encode()]).normal(size=(count, 4)).astype(np.float32)
+    np.save(folder / part / "embeddings.npy", embeddings)
+    return embeddings
+
+
+def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
+    queries = write(tmp_path, "query", ["y", "z"])
+    gallery = write(tmp_path, "gallery", ["x", "y", "z"])
+    data = open_data(tmp_path)
+    assert data.levels == ("kind",)
+    assert [data.names["kind"][label] for label in data.gallery.labels[:, 0]] == ["x", "y", "z"]
+    report = evaluate(data, metrics=["AP"])
+    by_hand = evaluate(queries, np.array([1, 2]), gallery, np.array([0, 1, 2]), metrics=["AP"])
+    assert report["AP"] == by_hand["AP"]
+
+
+def test_distractors_stand_among_the_test_images(tmp_path):
+    write(tmp_path, "test", ["a", "a", "b"])
+    write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
+    data = open_data(tmp_path)
+    queries, gallery = data.queries, data.gallery
+    assert (len(queries), len(gallery)) == (3, 5)
+    assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
+    assert gallery.ids[:3] == queries.ids, "each leaves its own image out"
+
+
+def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
+    caplog.set_level("INFO", "suprank")
+    for part in ("query", "gallery", "test"):
+        write(tmp_path, part, ["a", "b"])
+    open_data(tmp_path)
+    assert "test is left out: query against gallery is evaluated" in caplog.text
+
+
+def test_images_that_are_listed_twice_or_embedded_for_training_too_are_named(tmp_path, caplog):
+    write(tmp_path, "test", ["a", "a", "b", "b"], paths=["1.png", "2.png", "1.png", "3.png"])
+    write(tmp_path, "train", ["a", "c"], paths=["3.png", "4.png"])
+    open_data(tmp_path)
+    twice, trained = (record.getMessage() for record in caplog.records)
+    assert f"{tmp_path}: 1 of 3 images to evaluate on are listed twice, so that each finds its copy (" in twice
+    assert "1.png); see suprank data check." in twice
+    assert "1 of 3 images to evaluate on are trained on, so that metrics say little about new images (" in trained
+    boxes = [[0, 0, 5, 5], [0, 0, 5, 5], [5, 5, 9, 9], [0, 0, 5, 5]]
+    write(tmp_path / "crops", "test", ["a", "a", "b", "b"], paths=["1.png", "2.png", "1.png", "3.png"], box=boxes)
+    caplog.clear()
+    open_data(tmp_path / "crops")
+    assert not caplog.records, "two crops of a photograph are two images"
+
+
+def test_two_crops_of_one_photograph_are_two_images(tmp_path):
+    write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
+    write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
+    data = open_data(tmp_path)
+    queries, gallery = data.queries, data.gallery
+    assert queries.ids[0] == gallery.ids[0]
+    assert len({*queries.ids, *gallery.ids}) == 3
+
+
+def test_ids_decide_where_there_are_some_and_alone_queries_go_by_their_place(tmp_path):
+    write(tmp_path / "with", "test", ["a", "a"], id=["one", "one"])
+    write(tmp_path / "without", "test", ["a", "a"], paths=["p.png"] * 2)
+    assert open_data(tmp_path / "with").queries.ids == ["one", "one"]
+    assert open_data(tmp_path / "without").queries.ids is None
+
+
+def test_levels_are_those_asked_for_in_their_order(tmp_path):
+    write(tmp_path, "test", ["a", "b"], label_group=["g", "g"])
+    data = open_data(tmp_path, levels=["group", "kind"])
+    assert data.levels == ("group", "kind")
+    assert data.queries.labels.tolist() == [[0, 0], [0, 1]]
+    with pytest.raises(ValueError, match="no level 'genus'; choose from kind, group"):
+        open_data(tmp_path, levels=["genus"])
+
+
+def species(folder, part="test", genera=20):
+    """Two images of each of two species of each genus, and orders of ten genera."""
+    rows = np.arange(4 * genera)
+    labels = {f"label_{level}": [f"{level} {row // size}" for row in rows] for level, size in (("genus", 4), ("order", 40))}
+    write(folder, part, [f"kind {row // 2}" for row in rows], **labels)
+
+
+def test_levels_that_are_not_evaluated_decide_the_unit_of_intervals(tmp_path):
+    species(tmp_path)
+    report = suprank.evaluate(tmp_path, levels=["kind"], per_query=True, intervals=True)
+    assert report.levels == ("kind",)
+    assert list(report.classes) == ["kind", "genus", "order"]
+    assert str(report.units()) == "genus: 20 classes, effectively 20"
+    assert report.sentence() == "Measured on 40 classes of kind, in 20 genera (unit: genus)."
+    assert report.settings["intervals"]["measured"] == report.sentence()
+    by_hand = evaluate(
+        np.load(tmp_path / "test" / "embeddings.npy"), np.arange(80) // 4, metrics=["AP"], per_query=True, progress=False
+    )
+    assert by_hand.units().level == "label0"
+    assert by_hand.with_intervals().settings["intervals"]["unit"]["count"] == 20
+
+
+def test_the_classes_are_those_of_the_queries_and_never_of_the_gallery(tmp_path):
+    species(tmp_path, "query", genera=6)
+    species(tmp_path, "gallery")
+    report = suprank.evaluate(tmp_path, per_query=True)
+    assert report.units().classes == {"kind": 12, "genus": 6, "order": 1}
+    assert report.units().level == "kind"
+
+
+def test_images_without_labels_are_sent_where_ground_truth_is_read(tmp_path):
+    for part in ("query", "gallery"):
+        (tmp_path / part).mkdir()
+        Manifest.from_columns({"path": ["a"], "split": [part]}, root=".", levels=()).save(tmp_path / part / "items.parquet")
+        np.save(tmp_path / part / "embeddings.npy", np.ones((1, 2), np.float32))
+    with pytest.raises(ValueError, match="no labels.* gnd_roxford5k.pkl"):
+        suprank.evaluate(tmp_path)
+
+
+@pytest.fixture
+def oxford(tmp_path):
+    """The miniature of revisited Oxford, imported, with random embeddings of its two queries and three images."""
+    root = miniatures_landmarks.revisited(tmp_path / "oxford", "roxford5k")
+    manifest = BENCHMARKS["roxford5k"].read(root)[""]
+    for part in ("query", "gallery"):
+        (tmp_path / "e" / part).mkdir(parents=True)
+        items = manifest.split(part)
+        items.save(tmp_path / "e" / part / "items.parquet")
+        rows = np.random.default_rng(len(items)).normal(size=(len(items), 4)).astype(np.float32)
+        np.save(tmp_path / "e" / part / "embeddings.npy", rows)
+    return tmp_path
+
+
+def test_revisited_oxford_is_judged_by_its_own_file(oxford):
+    truth = oxford / "oxford" / "gnd_roxford5k.pkl"
+    command = ["evaluate", str(oxford / "e"), "--truth", str(truth), "--out", str(oxford / "r.json")]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    query, gallery = (np.load(oxford / "e" / part / "embeddings.npy") for part in ("query", "gallery"))
+    expected = revisited(query, gallery, read_ground_truth(truth), progress=False)
+    values = json.loads((oxford / "r.json").read_text())["values"]
+    assert values["AP/medium"] == expected["AP/medium"]
+    assert "medium" in shown.output
+
+
+def test_revisited_oxford_is_judged_after_a_head(oxford):
+    truth, head = oxford / "oxford" / "gnd_roxford5k.pkl", made(4, 3)
+    head.save(oxford / "head")
+    command = ["evaluate", str(oxford / "e"), "--truth", str(truth), "--head", str(oxford / "head")]
+    shown = CliRunner().invoke(app, [*command, "--out", str(oxford / "r.json"), "-q"])
+    assert shown.exit_code == 0, shown.output
+    sides = [head.transform(np.load(oxford / "e" / part / "embeddings.npy")) for part in ("query", "gallery")]
+    expected = revisited(*sides, read_ground_truth(truth), progress=False)
+    assert json.loads((oxford / "r.json").read_text())["values"]["AP/medium"] == expected["AP/medium"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--metric", "AP"], "--metric cannot be combined with --protocol revisited"),
+        (["--level", "kind"], "has no level 'kind'"),
+    ],
+)
+def test_a_ground_truth_goes_without_what_labels_need(oxford, arguments, complaint):
+    truth = oxford / "oxford" / "gnd_roxford5k.pkl"
+    command = ["evaluate", str(oxford / "e"), "--truth", str(truth), *arguments]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert complaint in " ".join(refused.output.replace("│", " ").split())
+
+
+def test_images_are_found_by_their_names_and_missing_ones_refused(oxford):
+    gallery, truth = oxford / "e" / "gallery", oxford / "oxford" / "gnd_roxford5k.pkl"
+    expected = suprank.evaluate(oxford / "e", truth=truth, per_query=True)
+    items, rows = Manifest.read(gallery / "items.parquet"), np.load(gallery / "embeddings.npy")
+    items.take([1, 0, 2]).save(gallery / "items.parquet")
+    np.save(gallery / "embeddings.npy", rows[[1, 0, 2]])
+    found = suprank.evaluate(oxford / "e", truth=truth, per_query=True)
+    assert found == expected
+    items.take([0, 1]).save(gallery / "items.parquet")
+    np.save(gallery / "embeddings.npy", rows[:2])
+    refused = CliRunner().invoke(app, ["evaluate", str(oxford / "e"), "--truth", str(truth)])
+    assert refused.exit_code == 2
+    assert "are not the 3 images of the ground truth, all whole" in " ".join(refused.output.replace("│", " ").split())
+
+
+def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
+    write(tmp_path / "embeddings", "test", ["a", "a", "b"])
+    np.save(tmp_path / "labels.npy", np.array([0, 0, 1]))
+    file, labels = tmp_path / "embeddings" / "test" / "embeddings.npy", tmp_path / "labels.npy"
+    with pytest.raises(ValueError, match=r"a folder, which has its own labels"):
+        suprank.evaluate(tmp_path / "embeddings", labels)
+    with pytest.raises(ValueError, match=r"gallery and gallery_labels go together"):
+        suprank.evaluate(file, labels, gallery=file)
+    with pytest.raises(ValueError, match=r"id_column is for files and folders"):
+        suprank.evaluate(np.eye(3), np.array([0, 0, 1]), id_column="id")
+    assert suprank.evaluate(file, labels, metrics=["AP"]).n_queries == 3
