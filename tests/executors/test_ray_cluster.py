@@ -1,5 +1,6 @@
 """Tasks on a real Ray cluster of two nodes at 127.0.0.1: what dies is done elsewhere, and the result is that of one process."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import pytest
 
 from suprank.executors import parse_on, ray_cluster
 from suprank.executors.ray_cluster import RayCluster
+from suprank.training.recipe import to_toml
 from tests.data.pictures import folder as photographs
 from tests.ray_nodes import IS_INSTALLED, ROOT, RayNodes
+from tests.training.runs import pictures, recipe
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -165,6 +168,48 @@ with RayCluster() as cluster:
 """,
     )
     assert said == "stopped by SIGTERM True\nTrue\n"
+
+
+def test_what_tasks_report_arrives_and_so_does_that_they_have_begun(nodes, tmp_path):
+    said = said_by(
+        nodes,
+        tmp_path,
+        """
+seen = []
+with RayCluster() as cluster:
+    started = lambda task: seen.append((task.name, None))
+    list(cluster.run(work.act, [task("count", 5, 4)], on_start=started, on_report=lambda *of: seen.append(of)))
+assert seen[0] == ("count(5, 4)", None), seen
+print(seen[-1][1])
+""",
+    )
+    assert said == "(4, 5)\n"
+
+
+@pytest.mark.slow
+def test_a_comparison_with_a_node_killed_half_way_equals_the_one_of_this_machine(nodes, tmp_path):
+    (tmp_path / "r.toml").write_text(to_toml(recipe(pictures(tmp_path / "pictures"), run={"epochs": 8})))
+    arguments = ("compare", "r.toml", "loss.weight=0,0.1", "--seeds", 2, "--out")
+    with python(tmp_path, COMMAND, *arguments, "here") as process:
+        errors = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, errors
+    with python(tmp_path, COMMAND, *arguments, "there", "--on", "ray", **nodes.environment) as process:
+        wait_until(lambda: len(list((tmp_path / "there").glob("*/metrics.jsonl"))) >= 2)
+        assert nodes.kill(1) > 3
+        nodes.add()
+        errors = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, errors
+    here, there = (
+        {file.parent.name: without_times(file) for file in (tmp_path / out).glob("*/result.json")} for out in ("here", "there")
+    )
+    assert len(here) == 4
+    assert here == there
+    assert "4 of 4 done" in errors
+
+
+def without_times(file):
+    content = json.loads(file.read_text())
+    return {key: value for key, value in content.items() if key in ("epoch", "step", "metrics")}
 
 
 def test_a_session_that_the_user_has_begun_is_used_and_stays(nodes, tmp_path):

@@ -53,7 +53,7 @@ def test_extras_include_each_other():
     for extra, others in {
         "train": ["vision"],
         "explore": ["vision"],
-        "all": ["train", "explore", "hierarchy", "export", "sentence-transformers", "servers"],
+        "all": ["train", "explore", "hierarchy", "export", "ray", "servers"],
         "dev": ["all"],
         "export": ["vision"],
         "servers": ["explore"],
@@ -63,9 +63,9 @@ def test_extras_include_each_other():
     for extra, packages in {
         "vision": "simplejpeg",
         "train": "pytorch-metric-learning torchmetrics",
-        "all": "mteb open-clip-torch",
+        "all": "accelerate datasets mteb open-clip-torch sentence-transformers",
         "export": "onnx onnxruntime onnxscript",
-        "sentence-transformers": "accelerate datasets sentence-transformers",
+        "ray": "ray",
         "servers": "pymilvus",
     }.items():
         assert set(packages.split()) <= distributions(extra), extra

@@ -27,7 +27,16 @@ def compare(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of runs of each setting, with run.seed=0,1,...", show_default="1")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; elsewhere as many as fit")
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="local|ray[=HOST:PORT]|'slurm KEY=VALUE ...'",
+            help="Where to train: on this machine, on a Ray cluster, or as a SLURM array with these options of sbatch.",
+        ),
+    ] = "local",
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,6 +105,9 @@ def compare(
     its best setting, trained on all training classes and evaluated on the test classes once. --jobs runs trials at the same
     time, also on one GPU.
 
+    With --on ray, or --on ray=10.0.0.1:6379, each run is on whichever machine of a Ray cluster is free; what it has not done
+    when it dies is resumed by another one. All machines see the data and DIR under the same names.
+
     \b
     suprank compare cub/nsm cub/smooth-ap cub/roadmap --seeds 3 --out cub
     suprank compare cub/roadmap loss.weight=0,0.1,0.3,0.5 --seeds 3 --out lambda
@@ -104,6 +116,8 @@ def compare(
     suprank compare sop/roadmap sop/contrastive-xbm --may-differ batch.size --out sop
     suprank compare cub112/nsm cub112/roadmap --tune 12 --folds 4 --seeds 3 --jobs 8 --out cub112
     suprank compare cub112/roadmap --tune 20 --search loss.weight=0:0.5 --search proxies.lr= --out lambda
+    suprank compare cub/nsm cub/roadmap --seeds 5 --on ray --out /shared/cub
+    suprank compare cub/nsm cub/roadmap --seeds 5 --on 'slurm partition=gpu time=12:00:00 cpus=8' --out /shared/cub
     suprank compare --collect --metric AP --metric AP/family --out cub
     suprank compare smooth-ap roadmap --collect --name approximations --out cub
     """
@@ -142,5 +156,5 @@ def compare(
                 display.note(f"before these, {runs} runs of the search; after them, {len(plan.runs)} with the best settings.")
             return
         with explain_stop(out):
-            result = experiments.compare(recipes, out, values, **planned, **written, jobs=jobs)
+            result = experiments.compare(recipes, out, values, **planned, **written, jobs=jobs, on=on)
     exit_if_failed(result.failed, result.planned)

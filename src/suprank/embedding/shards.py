@@ -36,7 +36,7 @@ from suprank.files.locking import LOCK, lock_folder
 from suprank.files.records import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from suprank.executors.local import Answer
 
     EmbedRows = Callable[[Iterator[NDArray[np.int64]]], Generator[NDArray[Any]]]
-    RunTasks = Callable[[Callable[[int], list[str]], list[Task]], Iterator[tuple[Task, Answer]]]
+    RunTasks = Callable[[Callable[[int], list[str]], list[Task]], Generator[tuple[Task, Answer]]]
 
 SHARDS, ITEMS = "parts", "items.parquet"
 _WAY_OUT = "wait for it to end, or choose another folder"
@@ -247,7 +247,7 @@ class _ShardedRun:
     def finished(self) -> bool:
         return _is_complete(self.out / RESULT, (self.layout.count, self.layout.dim), self.layout.dtype)
 
-    def missing(self, shards: range) -> list[int]:
+    def missing(self, shards: Iterable[int]) -> list[int]:
         """The shards that are not complete."""
         return [i for i in shards if not _is_complete(self.part(i), self.layout.shape(i), self.layout.dtype)]
 

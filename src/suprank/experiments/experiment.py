@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.executors import local
+from suprank.executors import local, parse_on
 from suprank.executors.local import Answer, Crashed, Task
 from suprank.experiments.grid import RECIPE, SEED, Combination, Grid, canonical_value
 from suprank.experiments.methods import Method, canonical_recipes, changed_settings
 from suprank.experiments.results import Outcome, read_outcome
 from suprank.experiments.search_settings import SearchSettings
-from suprank.experiments.train_run import RunStopped, train_run
+from suprank.experiments.train_run import RunStopped, train_run, train_run_again
 from suprank.files.atomic import write_atomically
 from suprank.files.locking import lock_folder
 from suprank.system.custom_code import is_custom
@@ -35,7 +35,7 @@ from suprank.training.code_copies import check_finished_run, find_sources
 from suprank.training.run_folder import RunFolder, json_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from suprank.experiments.display import Display
@@ -249,7 +249,7 @@ class MethodPlan(Plan):
 
 @dataclass(frozen=True)
 class Executor:
-    """Where runs are trained, and how many at the same time: `on` is "local"."""
+    """Where runs are trained ("local", "ray", "ray=HOST:PORT" or "slurm KEY=VALUE ..."), and how many at the same time."""
 
     on: str = "local"
     jobs: int | None = None
@@ -259,16 +259,51 @@ class Executor:
     ) -> Iterator[tuple[Task, Answer]]:
         """Train the tasks, which have the devices and the batches of these configs, and yield each as it ends. Tasks that are
         added to the deque in the meantime are trained too."""
-        jobs = self.jobs or 1
-        return local.run(
-            train_run,
-            tasks,
-            jobs=jobs,
-            gpus=shared_gpus(configs, jobs),
-            keep=_uses_gpu(configs),
-            on_start=lambda task: display.run_started(task.name),
-            on_report=lambda task, values: display.run_progress(task.name, *values),
+        where, rest = parse_on(self.on)
+        shown: dict[str, Any] = {
+            "on_start": lambda task: display.run_started(task.name),
+            "on_report": lambda task, values: display.run_progress(task.name, *values),
+        }
+        if where == "ray":
+            yield from _train_on_ray(tasks, configs, rest, self.jobs, shown)
+        elif where == "slurm":
+            from suprank.executors import slurm
+
+            shape, started = _array_shape(configs), shown["on_start"]
+            yield from slurm.run(train_run, tasks, folder, rest, jobs=self.jobs, shape=shape, on_start=started)
+        else:
+            jobs = self.jobs or 1
+            gpus, keep = shared_gpus(configs, jobs), _uses_gpu(configs)
+            yield from local.run(train_run, tasks, jobs=jobs, gpus=gpus, keep=keep, **shown)
+
+
+def _train_on_ray(
+    tasks: deque[Task], configs: Sequence[TrainConfig], address: str, jobs: int | None, shown: Mapping[str, Any]
+) -> Iterator[tuple[Task, Answer]]:
+    """A run takes its GPUs, if there are any and it is not for the CPU, and an equal share of a machine's cores for each."""
+    from suprank.executors.ray_cluster import RayCluster
+
+    if any(config.engine.nodes > 1 for config in configs):
+        raise ValueError("engine.nodes must be 1 on Ray, where each run is on one machine; torchrun trains on several.")
+    devices = max((config.engine.devices for config in configs), default=1)
+    workers = max((config.data.workers or 0 for config in configs), default=0)
+    with RayCluster(address) as cluster:
+        wanted = {config.engine.accelerator for config in configs}
+        gpus = devices if "cuda" in wanted or ("auto" in wanted and cluster.machines(gpus=1)) else 0
+        cpus = cluster.cpus_per_gpu() * gpus if gpus else max(devices, workers)
+        yield from cluster.run(train_run_again, tasks, jobs=jobs, cpus=cpus, gpus=gpus, **shown)
+
+
+def _array_shape(configs: Sequence[TrainConfig]) -> dict[str, int]:
+    """Nodes, tasks and GPUs, which all runs of a SLURM array share."""
+    shapes = {(config.engine.nodes, config.engine.devices, config.engine.accelerator == "cpu") for config in configs}
+    if len(shapes) > 1:
+        raise ValueError(
+            "the runs of a SLURM array must have the same engine.nodes, engine.devices and engine.accelerator; run them one by "
+            "one."
         )
+    ((nodes, devices, on_cpu),) = shapes or {(1, 1, True)}
+    return {"nodes": nodes, "ntasks_per_node": devices} | ({} if on_cpu else {"gpus_per_node": devices})
 
 
 def unfinished(runs: Iterable[PlannedRun]) -> list[PlannedRun]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report
 
 SECONDS_BETWEEN_REPORTS = 0.2
+SECONDS_TO_UNLOCK = 120.0  # network file systems free the locks of a machine that is gone after a minute or two
 SECONDS_BETWEEN_LINES = 30.0  # of the log
 
 
@@ -48,6 +49,18 @@ def train_run(config: str, folder: str) -> dict[str, dict[str, float | None]]:
     if result.stop_signal:
         raise RunStopped(f"stopped by signal {result.stop_signal}")
     return (RunFolder(folder).result or {}).get("metrics", {})
+
+
+def train_run_again(config: str, folder: str) -> dict[str, dict[str, float | None]]:
+    """`train_run`, perhaps in place of a process that died on another machine and may hold the lock of the folder a while."""
+    end = time.monotonic() + SECONDS_TO_UNLOCK
+    while True:
+        try:
+            return train_run(config, folder)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(1)
 
 
 class _Progress(Callback):

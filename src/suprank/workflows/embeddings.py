@@ -136,10 +136,9 @@ def _tasks_elsewhere(
     from suprank.executors.ray_cluster import RayCluster
 
     with RayCluster(address) as cluster:
-        shares = [int(one["CPU"] // one["GPU"]) for one in cluster.machines(gpus=1)]
-        gpus = int(device == "cuda" or (device is None and bool(shares)))
+        gpus = int(device == "cuda" or (device is None and bool(cluster.machines(gpus=1))))
         if workers is None:
-            workers = max(1, min(16, *shares)) if gpus and shares else 0
+            workers = cluster.cpus_per_gpu() if gpus else 0
         run_tasks = partial(cluster.run, cpus=max(1, workers), gpus=gpus)
         yield run_tasks, "cuda" if gpus else "cpu", workers
 
