@@ -20,6 +20,7 @@ from suprank.adaptation.principal_start import principal_heads
 from suprank.adaptation.result import AdaptResult, SeedResult
 from suprank.adaptation.runs import AdaptationRun, Validation
 from suprank.evaluation import Embeddings
+from suprank.evaluation.labels import integer_labels
 from suprank.models.head import Head, HeadConfig
 from suprank.training.loss_specs import RankSpec
 from suprank.training.seeds import derive_seed
@@ -63,7 +64,7 @@ def adapt(
     config: AdaptConfig | None = None,
     *,
     test: EvaluationSet | None = None,
-    level_names: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     folder: str | PathLike[str] | None = None,
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
@@ -98,6 +99,7 @@ def adapt(
     stored = Embeddings.from_source(embeddings, "embeddings")
     stored.norms()  # refuses NaN, infinity and zeros
     values: NDArray[np.float32] = stored.rows(slice(None)).cpu().numpy()
+    labels, _, levels, _ = integer_labels(labels, None, levels)
     table = _label_table(labels, stored)
     split = split_classes(table, settings, with_test=test is None)
     settings = _with_defaults(settings, values.shape[1], table[split.training])
@@ -105,7 +107,7 @@ def adapt(
         test = EvaluationSet(values[split.test], table[split.test])
     _check_test(test, values, table)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    data = _Data(values, table, split, test, {"level_names": level_names, "device": where, "distributed": False})
+    data = _Data(values, table, split, test, {"levels": levels, "device": where, "distributed": False})
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[where] if where.type == "cuda" else []))
         saved = None

@@ -215,7 +215,7 @@ class Source:
         """The same images, evaluated at only these levels."""
         if tuple(levels) == self.levels:
             return self
-        from suprank.evaluation.label_encoding import labels_at
+        from suprank.evaluation.labels import labels_at
 
         columns = [self.levels.index(level) for level in levels]
         sides = [

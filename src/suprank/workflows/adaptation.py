@@ -113,23 +113,18 @@ class AdaptInput:
     ) -> AdaptInput:
         from suprank.adaptation import EvaluationSet
         from suprank.evaluation import Embeddings
-        from suprank.evaluation.label_encoding import encode_labels
-        from suprank.evaluation.label_tables import read_label_table
+        from suprank.evaluation.labels import read_label_files
 
-        table = read_label_table(labels)
-        test_table = None if test_labels is None else read_label_table(test_labels)
-        coded = encode_labels(table, test_table, levels=levels)
+        read = read_label_files([labels] if test_labels is None else [labels, test_labels], levels)
         stored = Embeddings.from_source(path, "embeddings")
-        table.check_rows(len(stored), stored.name)
         test_set = None
-        if test is not None and test_table is not None and coded.gallery is not None:
+        if test is not None:
             test_embeddings = Embeddings.from_source(test, "test embeddings")
-            test_table.check_rows(len(test_embeddings), test_embeddings.name)
-            test_set = EvaluationSet(test_embeddings.rows(slice(None)).numpy(), coded.gallery)
+            test_set = EvaluationSet(test_embeddings.rows(slice(None)).numpy(), np.asarray(read.labels[1], np.int64))
         return cls(
             embeddings=stored.rows(slice(None)).numpy(),
-            labels=coded.queries,
-            levels=coded.names,
+            labels=np.asarray(read.labels[0], np.int64),
+            levels=read.levels,
             test=test_set,
             source={"embeddings": str(path), "labels": str(labels)},
         )

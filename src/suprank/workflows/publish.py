@@ -184,12 +184,13 @@ def _evaluate(
 
 
 def _check_model(made_by: Provenance | None, embedder: Embedder, what: str) -> None:
-    """Refuse the metrics of another model than the one to push."""
+    """Refuse the metrics of another model than the one to push, or of images that it would read differently."""
+    from suprank.embedding import ImageLoaderSettings
     from suprank.evaluation.provenance import check_comparable
-    from suprank.workflows.heads import head_fingerprint
+    from suprank.workflows.embeddings import query_provenance
 
-    fingerprint, head = embedder.network_fingerprint(), head_fingerprint(embedder)
-    own = {"backbone": embedder.config.backbone, "fingerprint": fingerprint, "head": head}
+    settings = ImageLoaderSettings.for_model(embedder)
+    own = query_provenance(embedder, settings, (1.0,) if made_by is None else made_by.scales)
     check_comparable(made_by, own, (what, "the model to push"), _log.info)
 
 
@@ -200,12 +201,11 @@ def _manifests(evaluated: _Evaluated) -> list[tuple[str, Manifest]]:
     source = evaluated.source
     if evaluated.config is not None:
         data = evaluated.config.data
-        cells: dict[str, Any] = {"fill_gaps": data.fill_gaps, "label_separator": data.label_separator}
         files = [(data.manifest, data.root)]
         if source is not None and source.test in data.tests:
             files.append((data.tests[source.test], None))
         with suppress(OSError, ValueError):  # moved since the run: what is embedded is still known
-            return [(Path(file).stem, open_manifest(file, root, **cells)) for file, root in files]
+            return [(Path(file).stem, open_manifest(file, root)) for file, root in files]
     sides = () if source is None else dict.fromkeys((source.queries, source.gallery))
     return [(evaluated.dataset, side.manifest) for side in sides]
 
