@@ -206,7 +206,7 @@ The test finds no measurable difference between one and two on R@1, AP and H-AP;
 one is better on mAP@R/class and ASI. Measured on 9 classes (unit: class).
 Metrics with coarser levels are about these 3 classes of group, not about new
 ones. Two trained models, one training each: another training of the same recipe
-may differ; compare with --seeds 3.
+may differ; compare several seeds of each.
 """
 
 
