@@ -229,7 +229,7 @@ def _find_start(dataset: PaperDataset, data: Path | None, out: Path) -> tuple[Pa
 
 def _describe_missing(dataset: PaperDataset, data: Path | None) -> str:
     names = [file.name for file in dataset.manifests(Path()).values()]
-    where = "no folder of data was named" if data is None else f"{data} does not exist"
+    where = "no folder of data was named (data)" if data is None else f"{data} does not exist"
     if data is not None and data.is_dir():
         where = f"{data} has neither {', '.join(names)} nor a folder {dataset.folders[0]}"
         if present := [name for name in names if (data / name).is_file()]:

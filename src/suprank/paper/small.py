@@ -1,7 +1,7 @@
 """The small sets on which every table and figure can be seen to work, in place of the paper's datasets.
 
 glyphs and emoji are drawn on first use; for emoji, drawings of 100 MB are fetched from npm. The packs with which this project
-was developed take the place of the drawn emoji where `--data` names their folder.
+was developed take the place of the drawn emoji where `data` names their folder.
 """
 
 from __future__ import annotations

@@ -57,6 +57,10 @@ class RunFolderError(ValueError):
     """A folder that cannot be trained into, or not with this recipe."""
 
 
+class NonFiniteLossError(ValueError):
+    """Training stopped at a NaN or infinite value: the message says where, and what was saved."""
+
+
 class RunFolder:
     """The folder of a run. `open` locks it and prepares it for training; without it, it is for reading."""
 
