@@ -83,7 +83,7 @@ class SearchResult:
         """A row for each trial: its values, the metric of each fold and their mean, as shares of 1, and the cost."""
         keys = list(dict.fromkeys(key for space in self.settings.spaces.values() for key in space))
         folds = [f"fold {number}" for number in range(self.settings.folds)]
-        rows = [["recipe", "trial", *keys, *folds, self.settings.metric, "best", "seconds", "failure"]]
+        rows: list[list[object]] = [["recipe", "trial", *keys, *folds, self.settings.metric, "best", "seconds", "failure"]]
         for label, trials in self.trials.items():
             best = self.best(label)
             for trial in trials:
