@@ -4,13 +4,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
 from suprank.hierarchy.project import BusyError, FullError, Project, digest_rows, record_step
 from suprank.hierarchy.recipe import read_recipe
 from tests.hierarchy.branches import plain, write_branch
+from tests.hierarchy.full_disk import full_disk
 
 
 @pytest.fixture
@@ -126,19 +127,9 @@ def test_a_locked_file_is_told_and_nothing_saved(project):
     assert impatient.meta("mine") == "1"
 
 
-def test_a_full_disk_is_told_and_nothing_saved(project, monkeypatch):
-    connected = Project._connection
-
-    @contextmanager
-    def tiny(self):
-        with connected(self) as db:
-            db.execute("PRAGMA max_page_count = 1")  # rounded up to what is in use: not a page more
-            yield db
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Project, "_connection", tiny)
-        with pytest.raises(FullError, match="nothing was saved. Make room"), project.transaction() as db:
-            db.executemany("INSERT INTO meta VALUES (?, ?)", ((f"key {number}", "x" * 1000) for number in range(200)))
+def test_a_full_disk_is_told_and_nothing_saved(project):
+    with full_disk(), pytest.raises(FullError, match="nothing was saved. Make room"), project.transaction() as db:
+        db.executemany("INSERT INTO meta VALUES (?, ?)", ((f"key {number}", "x" * 1000) for number in range(200)))
     assert project.meta("key 0") is None
     assert project.check() == []
 

@@ -1,7 +1,6 @@
 """What a project begins with: files read strictly, each fault with its line, and nothing written where there is one."""
 
 import csv
-from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ from suprank.hierarchy.project import FullError, Project
 from suprank.hierarchy.recipe import ItemsRecipe, read_recipe
 from suprank.hierarchy.sources import labels_from_rows, read_items, read_labels, read_manifest_labels
 from suprank.hierarchy.text import label_key
+from tests.hierarchy.full_disk import full_disk
 
 HGLDV2 = read_recipe("hgldv2").items
 HEADER = b"landmark_id,category\n"
@@ -228,20 +228,11 @@ def test_what_a_killed_new_left_behind_is_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, there):
+def test_a_full_disk_leaves_nothing(tmp_path, there):
     folder = tmp_path / "p"
     if there:
         folder.mkdir()
-    connected = Project._connection
-
-    @contextmanager
-    def tiny(self):
-        with connected(self) as db:
-            db.execute("PRAGMA max_page_count = 1")  # rounded up to what is in use: not a page more
-            yield db
-
-    monkeypatch.setattr(Project, "_connection", tiny)
     many = labels_from_rows((f"label {number} {'x' * 200}", 1, "") for number in range(500))
-    with pytest.raises(FullError, match="nothing was saved"):
+    with full_disk(), pytest.raises(FullError, match="nothing was saved"):
         create_project(folder, read_recipe("plain"), many)
     assert [file.name for file in folder.iterdir()] == [LOCK] if there else not folder.exists()

@@ -247,7 +247,7 @@ def evaluate(
     _check_options(context.params, given)
     files: dict[str, Any] = {"out": out, "csv": csv, "latex": latex, "quiet": quiet, "name": place.stem}
     shown: dict[str, Any] = {"every_metric": all, "file": comparison}
-    with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages(_warning):
+    with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages():
         from suprank import evaluation
         from suprank.cli.metric_comparison import print_comparison, read_report
         from suprank.cli.metric_table import print_and_save
@@ -561,14 +561,3 @@ def parse_weights(given: list[str], levels: tuple[str, ...]) -> dict[str, float]
             raise typer.BadParameter(f"level {level!r} has two weights; give one.", param_hint="--weight")
         weights[level] = float(number)
     return weights or None
-
-
-def _warning(warning: Warning) -> str:
-    # Of a `QueryInGalleryWarning`. Others may come while suprank.evaluation is being imported, so it cannot be imported here.
-    summary = getattr(warning, "summary", None)
-    if summary is None:
-        return str(warning)
-    return (
-        f"{summary}. To leave each query out of its own list, name the column of ids in both label files with --id, "
-        f"or leave out --gallery and --gallery-labels to rank the queries against each other."
-    )

@@ -267,7 +267,7 @@ def _load_task(task: AbsTaskRetrieval, subset: str | None, split: str | None) ->
             where = task.metadata.dataset["path"]
             raise FileNotFoundError(
                 f"the data of {task.metadata.name} cannot be loaded from {where} ({type(error).__name__}: {error}); download "
-                f"that dataset repository and give its folder as data (--data)."
+                f"that dataset repository and give its folder as data."
             ) from error
     task.convert_v1_dataset_format_to_v2(num_proc=None)
     subsets = list(task.dataset)

@@ -444,7 +444,7 @@ class _Trainer:
         except OSError as error:
             raise OSError(
                 f"training is done, but could not be written to {self.run.model} ({error.strerror or error}); make room, and "
-                f"--resume goes on from {self.last_checkpoint or 'the beginning'}."
+                f"resume goes on from {self.last_checkpoint or 'the beginning'}."
             ) from error
         self.fabric.barrier()
         return TrainResult(self.run.path, dict(reports), position.best, None)

@@ -300,7 +300,7 @@ def test_other_servers_are_asked_only_afresh(tmp_path):
     with serving(world) as fake:
         run(project, fake)
     with serving(world) as other:
-        with pytest.raises(ValueError, match=f"was scraped from {fake.commons} and .* --afresh"):
+        with pytest.raises(ValueError, match=f"was scraped from {fake.commons} and .* scrape afresh"):
             run(project, other)
         world.names["Q103"]["en"] = "viaduct"
         assert run(project, other, afresh=True).requests == len(fake.asked)
