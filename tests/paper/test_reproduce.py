@@ -240,12 +240,6 @@ def test_saved_comparisons_are_read_by_preset_and_method():
         read_comparisons(ROOT / "docs")
 
 
-@pytest.mark.parametrize("label", sorted(table_items()))
-def test_the_recipes_of_every_table_differ_in_nothing_but_what_it_states(label):
-    paper = Reproduction((label,), Path("unused"))
-    paper.runs.check(paper.trainings(paper.items[0]), paper.items[0].may_differ)
-
-
 def test_every_study_and_model_of_the_paper_has_a_recipe_that_a_table_has_too():
     for item in contents().values():
         if isinstance(item, StudyItem):
