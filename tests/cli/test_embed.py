@@ -162,13 +162,13 @@ def test_a_broken_image_is_named_with_the_way_out(folder):
     (folder / "photos/group1/class10/2.png").write_text("no image")
     output = refusal()
     assert "Invalid value: group1/class10/2.png: is not an image" in output
-    assert "--skip-broken leaves such images out" in output
+    assert "on_broken='skip' leaves such images out" in output
 
 
 def test_broken_images_can_be_left_out_of_embeddings_and_numbers(folder, caplog):
     for name in ("group1/class10/2.png", "group2/class22/3.png"):
         (folder / "photos" / name).write_text("no image")
-    embed("--skip-broken")
+    embed("--on-broken", "skip")
     assert "skipped group1/class10/2.png" in caplog.text
     result = done("evaluate", "e", "--device", "cpu")
     assert "test: 2 broken images are left out" in result.stderr
@@ -338,7 +338,7 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     (folder / "photos/group1/class10/2.png").write_text("no image")
     left = read_embedded("intact", "test").items.paths.to_pylist().index("group1/class10/2.png")
     for shard in (("--shard", "1/2"), ("--shard", "2/2"), ()):
-        embed("--skip-broken", *shard)
+        embed("--on-broken", "skip", *shard)
     whole, part = read_embedded("intact", "test"), read_embedded("e", "test")
     assert part.broken == 1
     rows = np.delete(np.asarray(whole.embeddings), left, 0)

@@ -141,7 +141,7 @@ def test_an_encoder_that_gives_no_numbers_is_refused(project, monkeypatch):
 
 def test_a_project_without_labels_names_the_step_to_run(tmp_path):
     project = Project.create(tmp_path / "p", read_recipe("hgldv2"))
-    with pytest.raises(ValueError, match="no labels to embed; make another with --items"):
+    with pytest.raises(ValueError, match="no labels to embed; make another from items"):
         embed_labels(project, "tfidf")
     with project.transaction() as db:
         db.execute("INSERT INTO item (split, key, source, line) VALUES ('train', '1', 'x', 2)")

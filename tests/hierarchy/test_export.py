@@ -249,7 +249,7 @@ def test_export_writes_the_manifest_of_the_project(tmp_path):
     assert (options["manifest"], options["level"]) == (str(tmp_path / "m.parquet"), "species")
     assert (options["manifest_out"], options["drop_unlabeled"]) == (str(tmp_path / "new.parquet"), False)
     for unread in ({"manifest": tmp_path / "m.parquet"}, {"level": "species"}, {"drop_unlabeled": True}):
-        with pytest.raises(ValueError, match="need --manifest-out"):
+        with pytest.raises(ValueError, match="need manifest_out"):
             export_branch(project, tmp_path / "out", "final", **unread)
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.skipif(
         not all(map(find_spec, ("sentence_transformers", "accelerate", "datasets"))),
-        reason="needs suprank[sentence-transformers]",
+        reason="needs sentence-transformers[train], which suprank[all] brings",
     ),
     pytest.mark.filterwarnings("default"),  # those of transformers and datasets are not ours
 ]

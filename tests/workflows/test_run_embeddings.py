@@ -125,7 +125,7 @@ def test_further_test_sets_have_folders_of_their_own(tmp_path, pictures):
     source = open_source(run, device="cpu")
     assert (source.test, len(source.queries)) == ("fine", 8), "its manifest has no test images of its own"
     assert embeddings_folder(run, "fine").name == "embeddings-fine"
-    with pytest.raises(ValueError, match="only train; --test fine"):
+    with pytest.raises(ValueError, match="only train; choose test='fine'"):
         open_source(run, "test", device="cpu")
     with pytest.raises(ValueError, match="no test set 'coarse'; choose from test, fine"):
         open_source(run, "coarse")

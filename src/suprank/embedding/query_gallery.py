@@ -161,7 +161,7 @@ def common_levels(manifests: Iterable[Manifest], chosen: Sequence[str] = (), *, 
     if not known:
         raise ValueError(
             f"{about}: the images have no labels, so nothing is relevant to a query; add label columns to the manifest and "
-            f"embed again. Revisited Oxford and Paris have a file of their own: suprank evaluate --ground-truth "
+            f"embed again. Revisited Oxford and Paris have a ground truth of their own, such as "
             f"gnd_roxford5k.pkl."
         )
     unknown = [level for level in chosen if level not in known]

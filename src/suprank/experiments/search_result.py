@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suprank.experiments.grid import FOLD, RECIPE, TRIAL, Combination
-from suprank.experiments.trials import Trial, TrialStorage, best_trial
+from suprank.experiments.trials import Trial, best_trial, stored_trials
 from suprank.files.spreadsheets import safe_row
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class SearchResult:
     @classmethod
     def load(cls, folder: Path, settings: SearchSettings, methods: Mapping[str, Method]) -> SearchResult:
         """The trials that are stored in the folder of a comparison."""
-        storage = TrialStorage(folder / SEARCH_FOLDER)
-        trials = {label: storage.load(label, settings.spaces[label]) for label in methods}
+        trials = {label: stored_trials(folder / SEARCH_FOLDER, label) for label in methods}
         epochs = next(iter(methods.values())).settings["run.epochs"]
         return cls(settings, trials, int(epochs), _device(folder, trials))
 

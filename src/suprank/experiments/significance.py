@@ -106,7 +106,7 @@ def compare_rows(table: Table, outcomes: Outcomes, folders: Mapping[Combination,
         return Significance()
     if any(len(runs[row.setting]) < 2 for row in rows):
         return Significance(
-            missing="a single training says nothing about another one of the same recipe; train each with --seeds 3"
+            missing="a single training says nothing about another one of the same recipe; train each with several seeds"
         )
     keys = {name: key for key, name in column_names(outcomes).items()}
     found: list[Difference] = []

@@ -52,9 +52,10 @@ class Row(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The recipe of a row of a comparison, and whether it was tuned."""
-        setting = dict(self.setting)
-        return setting[RECIPE] + (", tuned" if setting.get(TUNED) == "yes" else "")
+        """The row in words: its recipe, whether that was tuned, and the values of the axes."""
+        words = {RECIPE: "{}", TUNED: "tuned"}
+        named = [(key, value) for key, value in self.setting if (key, value) != (TUNED, "no")]
+        return ", ".join(words.get(key, f"{key}={{}}").format(value) for key, value in named) or "the recipe"
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class TagFile:
     ) -> None:
         """Give a tag to images, or take one from them, and save. ValueError for a bad tag, NotSavedError if it fails."""
         if self._table is None:
-            raise NotSavedError("there is no file to keep tags in; start `suprank explore` with --tags FILE.")
+            raise NotSavedError("there is no file to keep tags in; start `suprank explore DATA --tags FILE`.")
         added = None if add is None else check_tag(add)
         table, images = self._table, identities(manifest, rows)
         tagged = _Tagged(())

@@ -146,7 +146,10 @@ class AdaptInput:
             raise ValueError(f"{folder} is not a folder of `suprank embed`: it has no train/embeddings.npy or the like.")
         part = next((name for name in ("train", "test") if name in parts), None)
         if part is None:
-            raise ValueError(f"{folder} has no training images, only {' and '.join(parts)}; embed them with --split train.")
+            raise ValueError(
+                f"{folder} has no training images, only {' and '.join(parts)}; embed them: "
+                f"`suprank embed MODEL MANIFEST --split train`."
+            )
         made_by = Provenance.read(folder, part)
         if made_by is not None and made_by.head is not None:
             raise ValueError(f"{folder} was embedded with a head, and heads do not stack; embed without one.")

@@ -155,10 +155,10 @@ def open_place(
         if folder.suffix != ".npy":
             raise ValueError(
                 f"{folder} is not a .npy file of embeddings; give a folder of `suprank train` or `suprank embed`, or a .npy "
-                f"file with --manifest."
+                f"file with manifest."
             )
         if manifest is None:
-            raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
+            raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with manifest.")
         return Source.from_files(folder, manifest), folder.with_suffix(".index")
     source = open_source(folder, test, device, progress, trust_code=trust_code, shown_in="the explorer page")
     return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
@@ -179,7 +179,7 @@ def query_embedder(
     chosen = Path(model) if model is not None else saved_model(folder) if is_run else None
     if chosen is None:
         lacks = "has neither a folder “model” nor “best”" if is_run else "has embeddings, but no model"
-        return f"{folder.resolve().name} {lacks}; start again with --model and the model that embedded it."
+        return f"{folder.resolve().name} {lacks}; name the model that embedded it with model."
     from suprank.models.model_folder import custom_backbone  # imports torch
 
     if model is not None:
@@ -202,7 +202,7 @@ def _check_model_folder(model: Path) -> None:
 
     if model.is_dir() and not (model / SETTINGS).is_file():
         run = (model / "model" / SETTINGS).is_file()
-        instead = f"give --model {model / 'model'}" if run else "give the model that embedded the images"
+        instead = f"give model={model / 'model'}" if run else "give the model that embedded the images"
         raise ValueError(f"{model} is not the folder of a model, which has a file {SETTINGS}; {instead}.")
 
 

@@ -192,7 +192,7 @@ def read_run_config(run: Path) -> TrainConfig:
     except RecipeError as error:
         raise RecipeError(
             f"{run} has a recipe that this version of suprank does not read: {error} If an earlier version trained the run, "
-            f"train it again, or embed its test images (suprank embed {run / 'model'} MANIFEST --out DIR) and name DIR instead."
+            f"train it again, or embed its test images (`suprank embed {run / 'model'} MANIFEST --out DIR`) and name DIR."
         ) from None
 
 
@@ -304,12 +304,12 @@ def _embed(
     if not os.access(out if out.is_dir() else run, os.W_OK):
         raise PermissionError(
             f"{run} is not writable, and its test images must be embedded into {out}; copy the run, or embed them elsewhere: "
-            f"suprank embed {run / 'model'} MANIFEST --out DIR, and name DIR instead."
+            f"`suprank embed {run / 'model'} MANIFEST --out DIR`, and name DIR instead."
         )
     manifest = _manifest(config, name)
     parts = choose_parts(manifest)
     if "train" in parts:
-        way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
+        way_out = f"; choose test={next(iter(config.data.tests))!r}" if config.data.tests and name == OWN else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
     if frozen:
         from suprank.system.custom_code import trusting
@@ -352,5 +352,5 @@ def saved_model(run: Path) -> Path | None:
 
 def _model_folder(run: Path) -> Path:
     if (folder := saved_model(run)) is None:
-        raise FileNotFoundError(f"{run} has no model yet; training saves it at its end, and --resume continues the run.")
+        raise FileNotFoundError(f"{run} has no model yet; training saves it at its end, and resume continues the run.")
     return folder

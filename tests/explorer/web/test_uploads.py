@@ -64,7 +64,7 @@ def test_without_any_model_the_control_says_so(images):
     page = client.get("/").text
     assert 'form class="upload"' not in page
     assert "search by image: no model" in page
-    assert "start with --model" in page
+    assert "start with the model that embedded" in page
     answer = send_upload(client, png(Image.new("RGB", (8, 8))))
     assert (answer.status_code, "There is no model to embed the image" in answer.text) == (400, True)
 
@@ -197,7 +197,7 @@ class TestPreview:
         ):
             page = new_page(address)
             page.goto(address)
-            reason = page.get_by_text("start with --model")
+            reason = page.get_by_text("start with the model that embedded")
             expect(reason).to_be_hidden()
             give(page, "drop", ("ring.png", "image/png", RING))
             expect(reason).to_be_visible()

@@ -162,7 +162,7 @@ def test_nothing_but_labels_without_signal(tmp_path):
 
 def test_too_many_clusters_are_an_error_unless_they_may_be_lowered(tmp_path):
     project = embedded(tmp_path, {"a": (1, 0), "b": (2, 0), "c": (0, 1)})
-    with pytest.raises(ValueError, match="k=3 is too many: there are 3 labels with 2 different vectors; .*--auto-k"):
+    with pytest.raises(ValueError, match="k=3 is too many: there are 3 labels with 2 different vectors; .*auto_k"):
         cluster_labels(project, k=3)
     assert "cluster" not in project.steps()
     assert members(project, cluster_labels(project, k=9, auto_k=True).id) == {1: {"a", "b"}, 2: {"c"}}

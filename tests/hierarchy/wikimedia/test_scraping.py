@@ -291,7 +291,7 @@ def test_other_servers_are_asked_only_afresh(begun):
     project, fake, expected = begun(11)
     run(project, fake)
     with serving(fake.world) as other:
-        with pytest.raises(ValueError, match=f"was scraped from {fake.commons} and .* --afresh"):
+        with pytest.raises(ValueError, match=f"was scraped from {fake.commons} and .* scrape afresh"):
             run(project, other)
         fake.world.names["Q103"]["en"] = "viaduct"
         assert run(project, other, afresh=True).requests == len(fake.asked)

@@ -129,7 +129,7 @@ def _about(maps: Sequence[_RunMap], without: int) -> tuple[str, ...]:
     components = "The axes are the two principal components."
     shown, total = len(first.positions), first.total_classes
     which = f"all {total:,} classes" if shown == total else f"the {shown:,} classes with the most images, of {total:,}"
-    more = "" if shown == total else " The option --map-classes shows more."
+    more = "" if shown == total else " More are shown with a larger map_classes."
     about = [
         f"Each mark is the mean embedding of one {levels[0]}{grouping}. {method if first.method == 't-SNE' else components} "
         f"The map shows {which}.{more}"

@@ -41,7 +41,7 @@ class ExplorerRun:
     source: Source
     index: Index
     embed: Callable[[Image], NDArray[Any]] | None = None
-    no_model: str = "There is no model to embed the image; explore a run, or start with --model."
+    no_model: str = "There is no model to embed the image; explore a run, or name one: `suprank explore DATA --model MODEL`."
 
 
 class Hit(NamedTuple):
@@ -264,8 +264,8 @@ def _picture_vector(run: ExplorerRun, picture: Image) -> NDArray[np.float32]:
     name, dim = run.source.name, run.source.gallery.dim
     if len(vector) != dim:
         raise WrongModelError(
-            f"The model embeds images in {len(vector):,} dimensions, but the gallery of {name} has {dim:,}; start with --model "
-            f"and the model that embedded the gallery."
+            f"The model embeds images in {len(vector):,} dimensions, but the gallery of {name} has {dim:,}; start with the "
+            f"model that embedded the gallery: `suprank explore DATA --model MODEL`."
         )
     length = float(np.linalg.norm(vector))
     if not np.isfinite(length):

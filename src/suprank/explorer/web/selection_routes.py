@@ -195,9 +195,9 @@ def _tag_action(act: str, tag: str) -> tuple[str, str]:
 
 def _check_changeable(explorer: Explorer) -> None:
     if explorer.tags.file is None:
-        raise HTTPException(403, "There is no file to keep tags and selections in; start `suprank explore` with --tags FILE.")
+        raise HTTPException(403, "There is no file to keep tags and selections in; start `suprank explore DATA --tags FILE`.")
     if not explorer.can_change:
-        raise HTTPException(403, "Tags and selections cannot be changed: the page was started with --read-only.")
+        raise HTTPException(403, "Tags and selections cannot be changed: the page was started to be read only.")
 
 
 def _text(form: FormData, name: str) -> str:
