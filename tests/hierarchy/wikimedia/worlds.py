@@ -86,7 +86,8 @@ def landmarks(count):
         sources.append(f"{HOST}Category:Place_{n}")
         ending, outcome = n % 11, [world.names[kind]["en"]]
         if ending == 2:
-            title = world.redirects[title] = f"{title} (renamed)"
+            world.redirects[title] = f"{title} (renamed)"
+            title = world.redirects[title]
         if ending == 0:
             outcome = "missing"
         else:
