@@ -226,14 +226,14 @@ def test_a_table_with_a_landmark_in_two_groups(tmp_path):
 
 
 def test_trees_and_manifests_are_read_alike(tmp_path):
-    columns = {"path": ["a", "b", "c", "d"], "split": ["train"] * 4, "label_s": ["jay ", "crow", "wren", "crow"]}
+    columns = {"path": ["a", "b", "c", "d"], "split": ["train"] * 4, "label_s": ["blue  jay", "crow", "wren", "crow"]}
     manifest = Manifest.from_columns(columns | {"label_f": ["C", "C", "T", "C"]}, root=tmp_path)
     manifest.save(tmp_path / "m.parquet")
     manifest.to_tree().save(tmp_path / "t.json")
     for name in ("m.parquet", "t.json"):
         read = read_target(tmp_path / name)
-        assert summaries(lint_target(read, LintRecipe())) == [("error", "blanks", ("jay ",))]
-        assert {label.text: label.weight for label in read.tree.labels.values()} == {"jay ": 1, "crow": 2, "wren": 1}
+        assert summaries(lint_target(read, LintRecipe())) == [("error", "blanks", ("blue  jay",))]
+        assert {label.text: label.weight for label in read.tree.labels.values()} == {"blue  jay": 1, "crow": 2, "wren": 1}
     two = Manifest.from_columns(columns | {"label_f": ["C", "C", "T", "T"]}, root=tmp_path)
     two.save(tmp_path / "two.csv")
     assert ("error", "two-places", ("crow",)) in summaries(lint_target(read_target(tmp_path / "two.csv"), LintRecipe()))

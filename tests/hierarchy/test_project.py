@@ -67,11 +67,9 @@ def test_what_is_no_project_is_refused(tmp_path):
     (tmp_path / "project.sqlite").write_bytes(b"not a database, but long enough to be taken for one" * 40)
     with pytest.raises(ValueError, match="is not a project"):
         Project(tmp_path)
-
-
-def test_a_file_of_another_program_is_refused(tmp_path):
+    (tmp_path / "project.sqlite").unlink()
     with closing(sqlite3.connect(tmp_path / "project.sqlite")) as db:
-        db.execute("CREATE TABLE meta (key, value)")
+        db.execute("CREATE TABLE meta (key, value)")  # by another program
     with pytest.raises(ValueError, match="has no schema of suprank"):
         Project(tmp_path)
 
