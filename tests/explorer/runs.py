@@ -16,7 +16,9 @@ import numpy as np
 from PIL import Image
 
 from suprank.data import Manifest
+from suprank.embedding.query_gallery import combine_parts
 from suprank.evaluation import evaluate
+from suprank.explorer.findings.query_metrics import evaluate_data
 
 GROUPS = ("<script>alert('group')</script>", "größte Ähre 🌾", "plain")
 """What the coarse classes are called: a page must show this as it is, and run none of it."""
@@ -133,6 +135,18 @@ def run(out, manifest, loss="happier", recipe=RECIPE, **how) -> Path:
     (out / "metrics.jsonl").write_text("".join(json.dumps({**line, "time": 0.0}) + "\n" for line in lines))
     (out / "result.json").write_text("{}")
     return out
+
+
+def of_arrays(name, rows, manifest, gallery=None, gallery_manifest=None):
+    """Embeddings in memory with the manifest of their rows; without a gallery, images rank each other."""
+    if gallery is None:
+        return combine_parts({"test": (rows, manifest)}, name=name)
+    return combine_parts({"query": (rows, manifest), "gallery": (gallery, gallery_manifest)}, name=name)
+
+
+def evaluated(data):
+    """The report that the pages are made of."""
+    return evaluate_data(data, per_query=True, intervals=True)
 
 
 FIRST_ITEMS = (

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from suprank import open_data
 from suprank.cli.app import app
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
 from suprank.evaluation import evaluate, read_ground_truth, revisited
-from suprank.workflows.evaluation import EvaluationInput, read_folder
 from suprank.workflows.evaluation import evaluate as evaluate_subject
 from tests.data import miniatures_landmarks
 from tests.models.test_head import made
@@ -35,36 +35,25 @@ def write(folder, part, labels, *, split=None, paths=None, **columns):
 def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
     queries = write(tmp_path, "query", ["y", "z"])
     gallery = write(tmp_path, "gallery", ["x", "y", "z"])
-    levels, query, items, *_ = read_folder(tmp_path, [])
-    assert levels == ("kind",)
+    query, items = open_data(tmp_path).sides
     assert (query.labels == items.labels[[1, 2]]).all()
     report = evaluate(query.embeddings, query.labels, items.embeddings, items.labels, metrics=["AP"])
     by_hand = evaluate(queries, np.array([1, 2]), gallery, np.array([0, 1, 2]), metrics=["AP"])
     assert report["AP"] == by_hand["AP"]
 
 
-def test_distractors_stand_among_the_test_images(tmp_path):
-    write(tmp_path, "test", ["a", "a", "b"])
-    write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
-    _, queries, gallery, *_ = read_folder(tmp_path, [])
-    assert len(queries.embeddings) == 3
-    assert len(gallery.embeddings) == 5
-    assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
-    assert gallery.ids[:3] == queries.ids, "each leaves its own image out"
-
-
 def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
     caplog.set_level("INFO", "suprank")
     for part in ("query", "gallery", "test"):
         write(tmp_path, part, ["a", "b"])
-    read_folder(tmp_path, [])
+    open_data(tmp_path)
     assert "test is left out: query against gallery is evaluated" in caplog.text
 
 
 def test_images_that_are_listed_twice_or_embedded_for_training_too_are_named(tmp_path, caplog):
     write(tmp_path, "test", ["a", "a", "b", "b"], paths=["1.png", "2.png", "1.png", "3.png"])
     write(tmp_path, "train", ["a", "c"], paths=["3.png", "4.png"])
-    EvaluationInput.read(tmp_path)
+    open_data(tmp_path)
     twice, trained = (record.getMessage() for record in caplog.records)
     assert f"{tmp_path}: 1 of 3 images to evaluate on are listed twice, so that each finds its copy (" in twice
     assert "1.png); see suprank data check." in twice
@@ -72,14 +61,14 @@ def test_images_that_are_listed_twice_or_embedded_for_training_too_are_named(tmp
     boxes = [[0, 0, 5, 5], [0, 0, 5, 5], [5, 5, 9, 9], [0, 0, 5, 5]]
     write(tmp_path / "crops", "test", ["a", "a", "b", "b"], paths=["1.png", "2.png", "1.png", "3.png"], box=boxes)
     caplog.clear()
-    EvaluationInput.read(tmp_path / "crops")
+    open_data(tmp_path / "crops")
     assert not caplog.records, "two crops of a photograph are two images"
 
 
 def test_two_crops_of_one_photograph_are_two_images(tmp_path):
     write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
     write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
-    _, queries, gallery, *_ = read_folder(tmp_path, [])
+    queries, gallery = open_data(tmp_path).sides
     assert queries.ids[0] == gallery.ids[0]
     assert len({*queries.ids, *gallery.ids}) == 3
 
@@ -87,17 +76,17 @@ def test_two_crops_of_one_photograph_are_two_images(tmp_path):
 def test_ids_decide_where_there_are_some_and_alone_queries_go_by_their_place(tmp_path):
     write(tmp_path / "with", "test", ["a", "a"], id=["one", "one"])
     write(tmp_path / "without", "test", ["a", "a"], paths=["p.png"] * 2)
-    assert read_folder(tmp_path / "with", []).queries.ids == ["one", "one"]
-    assert read_folder(tmp_path / "without", []).queries.ids is None
+    assert open_data(tmp_path / "with").queries.ids == ["one", "one"]
+    assert open_data(tmp_path / "without").queries.ids is None
 
 
 def test_levels_are_those_asked_for_in_their_order(tmp_path):
     write(tmp_path, "test", ["a", "b"], label_group=["g", "g"])
-    levels, queries, *_ = read_folder(tmp_path, ["group", "kind"])
-    assert levels == ("group", "kind")
-    assert queries.labels.tolist() == [[0, 0], [0, 1]]
+    data = open_data(tmp_path, levels=["group", "kind"])
+    assert data.levels == ("group", "kind")
+    assert data.queries.labels.tolist() == [[0, 0], [0, 1]]
     with pytest.raises(ValueError, match="no level 'genus'; choose from kind, group"):
-        read_folder(tmp_path, ["genus"])
+        open_data(tmp_path, levels=["genus"])
 
 
 def species(folder, part="test", genera=20):
@@ -135,8 +124,8 @@ def test_images_without_labels_are_sent_where_ground_truth_is_read(tmp_path):
         (tmp_path / part).mkdir()
         Manifest.from_columns({"path": ["a"], "split": [part]}, root=".", levels=()).save(tmp_path / part / "items.parquet")
         np.save(tmp_path / part / "embeddings.npy", np.ones((1, 2), np.float32))
-    with pytest.raises(ValueError, match="no labels.*--ground-truth gnd_roxford5k.pkl"):
-        read_folder(tmp_path, [])
+    with pytest.raises(ValueError, match="no labels.*gnd_roxford5k.pkl"):
+        evaluate_subject(tmp_path)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def _check_protocols(options: EvaluateOptions, saved: Report | None) -> None:
 def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
     """Whether --against names embeddings, rather than a saved report. Refuse those that cannot be compared with."""
     from suprank.workflows.evaluation_pair import EMBEDDING_FILES, distinct_names
-    from suprank.workflows.run_embeddings import check_run_or_embeddings
+    from suprank.workflows.opening import check_place
 
     subject = options.subject
     if options.against_itself:
@@ -131,7 +131,7 @@ def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
         )
     if is_file or against.is_dir():
         distinct_names(subject, against)  # refuses to compare something with itself
-        check_run_or_embeddings(against)
+        check_place(against)
     return is_file or against.is_dir()
 
 

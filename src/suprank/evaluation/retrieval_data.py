@@ -156,7 +156,7 @@ class RetrievalData:
     queries: Items
     gallery: Items | None = None
     levels: tuple[str, ...] = ()
-    names: Mapping[str, Sequence[str]] | None = None
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     classes: Mapping[str, NDArray[np.int64]] | None = None
     name: str = "embeddings"
     defaults: MetricDefaults = MetricDefaults()
@@ -273,9 +273,8 @@ class RetrievalData:
         """The `label_digests`, by which a report is matched with another one; none if labels have no names."""
         found: dict[str, str] = {}
         for side, prefix in zip(self.sides, ("", "gallery "), strict=False):
-            if self.names is not None:
-                keys = None if side.keys is None else list(map(str, side.keys))
-                found |= label_digests(keys, {prefix + level: self._label_names(side, level) for level in self.levels})
+            keys = None if side.keys is None or not self.names else list(map(str, side.keys))
+            found |= label_digests(keys, {prefix + level: self._label_names(side, level) for level in self.names})
         return found
 
     def require_labels(self) -> None:
@@ -288,14 +287,21 @@ class RetrievalData:
                 f"`suprank explore`. Revisited Oxford and Paris have a ground truth of their own, such as gnd_roxford5k.pkl."
             )
 
+    def require_images(self, what: str) -> None:
+        """Raise if nothing says where the images are, for `what` shows them."""
+        if any(not side.manifests for side in self.sides):
+            raise ValueError(
+                f"{what} of {self.name} shows images, and nothing says where they are; give the manifest of the rows as labels."
+            )
+
     def require_single_labels(self, what: str) -> None:
         """Raise if images have several labels at a level, for `what` cannot show them."""
         for side in self.sides:
             if side.labels.ndim == 3:
                 several = [level for column, level in enumerate(self.levels) if (side.labels[:, column, 1:] >= 0).any()]
                 raise ValueError(
-                    f"{what} needs one label for an image at each level, but images have several {in_words(several)}; measure "
-                    f"it with `suprank evaluate`."
+                    f"{what} of {self.name} needs one label for an image at each level, but images have several "
+                    f"{in_words(several)}; measure it with `suprank evaluate`."
                 )
 
     def at_levels(self, levels: Sequence[str]) -> RetrievalData:
@@ -311,7 +317,7 @@ class RetrievalData:
             queries=queries,
             gallery=gallery[0] if gallery else None,
             levels=tuple(levels),
-            names=None if self.names is None else {level: self.names[level] for level in levels},
+            names={level: self.names[level] for level in levels if level in self.names},
             classes=self.classes or dict(zip(self.levels, np.moveaxis(self.queries.labels, 1, 0), strict=True)),
             defaults=self.defaults.at_levels(levels),
         )
@@ -364,11 +370,12 @@ class RetrievalData:
                 f"{self.name} ranks {len(self.items):,} items and {other.name} {len(other.items):,}, and a shorter list is "
                 f"easier; embed the same gallery with both."
             )
-        common = [level for level in self.levels if level in other.levels]
+        common = self.common_levels(other)
         if not common and (self.levels or other.levels):
+            own_levels, other_levels = (in_words(one.levels) or "no level" for one in (self, other))
             raise ValueError(
-                f"{self.name} is evaluated at {in_words(self.levels) or 'no level'} and {other.name} at "
-                f"{in_words(other.levels) or 'no level'}, so there is nothing to compare; name data that share a level."
+                f"{self.name} is evaluated at {own_levels} and {other.name} at {other_levels}, so there is nothing to compare; "
+                f"name data that share a level."
             )
         own, theirs = (
             query_classes({level: one.queries.labels[:, one.levels.index(level)] for level in common}, len(one.queries))
@@ -380,6 +387,16 @@ class RetrievalData:
                 f"their metrics do not mean the same; embed one manifest with both models."
             )
         return rows
+
+    def common_levels(self, other: RetrievalData) -> tuple[str, ...]:
+        """The levels that both have, finest first."""
+        return tuple(level for level in self.levels if level in other.levels)
+
+    def comparison_warning(self, other: RetrievalData) -> str | None:
+        """A warning if two backbones made the embeddings, or images were read differently; None if not, or if unknown."""
+        if self.origin.made_by is None or other.origin.made_by is None:
+            return None
+        return self.origin.made_by.warning(other.origin.made_by, (self.name, other.name))
 
     def _match_queries(self, other: RetrievalData) -> NDArray[np.int64]:
         if self.queries.keys is None or other.queries.keys is None:
@@ -398,7 +415,6 @@ class RetrievalData:
         return np.array([rows[key] for key in numbered], np.int64)
 
     def _label_names(self, side: Items, level: str) -> list[list[str] | str | None]:
-        assert self.names is not None
         labels, names = side.labels[:, self.levels.index(level)], self.names[level]
         if labels.ndim == 1:
             return [None if label < 0 else names[label] for label in labels.tolist()]
@@ -434,10 +450,10 @@ def _number_repeats(keys: Sequence[Any]) -> list[tuple[Any, int]]:
 
 def _read_labels(
     tables: Sequence[LabelTable], levels: Sequence[str], id_column: str | None, fill_gaps: bool, label_separator: str | None
-) -> tuple[Labels, dict[str, Sequence[str]] | None, dict[str, NDArray[np.int64]] | None]:
+) -> tuple[Labels, dict[str, Sequence[str]], dict[str, NDArray[np.int64]] | None]:
     """The labels of the tables, the names of their classes, and the classes of the queries at levels that nobody asked for."""
     if not tables:
-        return Labels((), np.empty((0, 0), np.int64)), None, None
+        return Labels((), np.empty((0, 0), np.int64)), {}, None
     how: dict[str, Any] = {
         "without": [] if id_column is None else [id_column],
         "fill_gaps": fill_gaps,
@@ -451,7 +467,7 @@ def _read_labels(
             every = encode_labels(tables[0], **how)
             if set(coded.names) < set(every.names):
                 classes = dict(zip(every.names, np.moveaxis(every.queries, 1, 0), strict=True))
-    return coded, None if in_file else _class_names(tables, coded), classes
+    return coded, {} if in_file else _class_names(tables, coded), classes
 
 
 def _class_names(tables: Sequence[LabelTable], coded: Labels) -> dict[str, Sequence[str]]:

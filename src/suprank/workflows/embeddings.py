@@ -200,8 +200,8 @@ def _warn_of_other_images(
     embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
 ) -> None:
     """Warn if images are read or embedded differently from those that the embedder's head was trained on."""
+    from suprank.evaluation.heads import warn_of_other_images
     from suprank.models import Head
-    from suprank.workflows.heads import warn_of_other_images
 
     if isinstance(embedder.head, Head):
         warn_of_other_images(embedder.head, _provenance(embedder, settings, precision, scales))

@@ -15,6 +15,7 @@ import numpy as np
 
 from suprank.files.label_digest import label_digests
 from suprank.files.reading import reading
+from suprank.workflows.opening import open_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
-    from suprank.embedding.parts import EmbeddedPart
-    from suprank.embedding.query_gallery import QueryGallery
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.label_encoding import Labels
     from suprank.evaluation.provenance import Provenance
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.files.sharded_array import Shards
     from suprank.models import Head
 
@@ -211,8 +211,8 @@ class EvaluationInput:
     queries: Embeddings
     gallery: Embeddings | None
     labels: Labels
-    ids: Sequence[str] | None
-    gallery_ids: Sequence[str] | None
+    ids: Any
+    gallery_ids: Any
     ks: Sequence[int] | None = None
     decay: float = 1.0
     weights: Mapping[str, float] | None = None
@@ -220,7 +220,7 @@ class EvaluationInput:
     training: Mapping[str, Any] | None = None
     provenance: Provenance | None = None
     head: str | None = None
-    query_ids: Sequence[str] | None = None
+    query_ids: Any = None
     digests: Mapping[str, str] | None = None
 
     @classmethod
@@ -272,9 +272,7 @@ class EvaluationInput:
             raise ValueError(f"fill_gaps is for a file of labels, and {subject} has its own; leave it out.")
         if label_separator is not None and labels is None:
             raise ValueError(f"label_separator is for a file of labels, and {subject} has its own; leave it out.")
-        if (subject / "recipe.toml").is_file():
-            return cls.from_run(subject, test, levels, device, progress, frozen=frozen, trust_code=trust_code)
-        if frozen or test is not None:
+        if not subject.is_dir() and (frozen or test is not None):
             raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
         if labels is not None:
             cells: dict[str, Any] = {"fill_gaps": fill_gaps, "label_separator": label_separator}
@@ -285,7 +283,12 @@ class EvaluationInput:
             )
         if not subject.is_dir():
             raise ValueError(f"{subject} needs its labels, because it is a file and not a folder; name a file of labels.")
-        return cls.from_folder(subject, levels, labeled=labeled)
+        opened = open_data(
+            subject, levels=levels, test=test, frozen=frozen, trust_code=trust_code, device=device, progress=progress
+        )
+        if labeled:
+            opened.require_labels()
+        return cls.from_data(opened)
 
     @classmethod
     def from_files(
@@ -346,78 +349,25 @@ class EvaluationInput:
         return cls(**read, classes=classes, query_ids=ids, digests=digests)
 
     @classmethod
-    def from_folder(cls, folder: Path, levels: Sequence[str], *, labeled: bool = True) -> EvaluationInput:
-        """Read a folder of `suprank embed`."""
-        from suprank.data import Manifest
-        from suprank.data.duplicates import repeated_images
-        from suprank.embedding import ranked_parts
-        from suprank.embedding.parts import PARTS, embedded_parts
-        from suprank.embedding.query_gallery import ids_and_digests
-        from suprank.embedding.shards import ITEMS
-        from suprank.evaluation.embeddings import Embeddings
+    def from_data(cls, data: RetrievalData) -> EvaluationInput:
         from suprank.evaluation.label_encoding import Labels
-        from suprank.evaluation.provenance import Provenance
-        from suprank.workflows.run_embeddings import check_run_or_embeddings
 
-        if not any((folder / part).is_dir() for part in PARTS):
-            check_run_or_embeddings(folder)
-        names, queries, gallery, classes, manifests = read_folder(folder, levels, labeled=labeled)
-        query_ids, digests = ids_and_digests(*manifests, names)
-        ranked, train = ranked_parts(embedded_parts(folder))[0], folder / "train" / ITEMS
-        training = Manifest.read(train) if train.is_file() and ranked != "train" else manifests[0].take([])
-        for text in repeated_images(manifests[0], training, str(folder)):
-            _log.warning("%s", text)
+        queries, gallery, origin = data.queries, data.gallery, data.origin
+        is_run = origin.recipe is not None or origin.frozen
         return cls(
-            queries=Embeddings.from_source(queries.embeddings, str(folder)),
-            gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {folder}"),
-            labels=Labels(names, queries.labels, None if gallery is None else gallery.labels),
+            queries=queries.embeddings,
+            gallery=None if gallery is None else gallery.embeddings,
+            labels=Labels(data.levels, queries.labels, None if gallery is None else gallery.labels),
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
-            classes=classes,
-            provenance=Provenance.read(folder, ranked),
-            query_ids=query_ids,
-            digests=digests,
-        )
-
-    @classmethod
-    def from_run(
-        cls,
-        folder: Path,
-        test: str | None,
-        levels: Sequence[str],
-        device: str | None,
-        progress: Callable[[str, int, int], None],
-        *,
-        frozen: bool = False,
-        trust_code: bool = False,
-    ) -> EvaluationInput:
-        """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
-        from suprank.embedding.query_gallery import all_classes, ids_and_digests
-        from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_encoding import Labels
-        from suprank.workflows.run_embeddings import open_source
-
-        source = open_source(folder, test, device, progress, frozen=frozen, trust_code=trust_code)
-        if unknown := [level for level in levels if level not in source.levels]:
-            raise ValueError(f"{folder} has no level {unknown[0]!r}; choose from {', '.join(source.levels)}.")
-        source = source.with_levels(levels or source.levels)
-        queries, gallery = source.queries, None if source.against_each_other else source.gallery
-        ranked = () if gallery is None else (gallery.manifest,)
-        query_ids, digests = ids_and_digests(queries.manifest, ranked, source.levels)
-        for text in (source.training or {}).get("repeated", ()):
-            _log.warning("%s", text)
-        return cls(
-            queries=Embeddings.from_source(queries.embeddings, source.name),
-            gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {source.name}"),
-            labels=Labels(source.levels, queries.labels, None if gallery is None else gallery.labels),
-            ids=queries.ids,
-            gallery_ids=None if gallery is None else gallery.ids,
-            **source.metric_settings,
-            classes=all_classes(source.queries.manifest),
-            training=source.training,
-            provenance=source.provenance,
-            query_ids=query_ids,
-            digests=digests,
+            ks=data.defaults.ks if is_run else None,
+            decay=data.defaults.decay,
+            weights=data.defaults.weights,
+            classes=data.classes,
+            training=origin.training,
+            provenance=origin.made_by,
+            query_ids=queries.keys,
+            digests=data.digests,
         )
 
     def with_head(
@@ -425,8 +375,8 @@ class EvaluationInput:
     ) -> EvaluationInput:
         """The same queries and gallery after the head. Embeddings that already went through one are refused."""
         from suprank.evaluation.embeddings import Embeddings
+        from suprank.evaluation.heads import apply_head, head_added
         from suprank.evaluation.provenance import Provenance
-        from suprank.workflows.heads import apply_head, head_added
 
         def applied(side: Embeddings) -> Embeddings:
             made_by = Provenance.read_beside(side.paths[0]) if side.paths else self.provenance
@@ -507,39 +457,12 @@ class EvaluationInput:
 
 def _arrays_with_head(subject: Any, gallery: Any, head: str | os.PathLike[str] | Head, device: str | None) -> tuple[Any, Any]:
     from suprank.evaluation.embeddings import Embeddings
-    from suprank.workflows.heads import apply_head, load_head
+    from suprank.evaluation.heads import apply_head
+    from suprank.workflows.heads import load_head
 
     loaded = load_head(head, device)
     queries = apply_head(Embeddings.from_source(subject), loaded)
     return queries, None if gallery is None else apply_head(Embeddings.from_source(gallery, "gallery"), loaded)
-
-
-def read_folder(folder: Path, levels: Sequence[str], *, labeled: bool = True) -> QueryGallery:
-    """Read the parts of a folder of `suprank embed` that are ranked against each other: see `ranked_parts`.
-
-    Parts and broken images that are left out are logged. A part that was begun and not finished is an error.
-    """
-    from suprank.embedding.parts import PARTS
-    from suprank.embedding.query_gallery import build_query_gallery, ranked_parts
-
-    present = [part for part in PARTS if (folder / part).is_dir()]
-    chosen = ranked_parts(present)
-    for part in present:
-        if part not in chosen:
-            _log.info("%s is left out: %s is evaluated", part, " against ".join(chosen))
-    parts = {name: _read_part(folder, name) for name in chosen}
-    embedded = {name: (part.embeddings, part.items) for name, part in parts.items()}
-    return build_query_gallery(embedded, levels, about=str(folder), labeled=labeled)
-
-
-def _read_part(folder: Path, name: str) -> EmbeddedPart:
-    from suprank.embedding.parts import read_embedded
-
-    part = read_embedded(folder, name)
-    if part.broken:
-        images = "broken image is" if part.broken == 1 else "broken images are"
-        _log.info("%s: %s %s left out", name, f"{part.broken:,}", images)
-    return part
 
 
 def read_revisited(
@@ -552,11 +475,12 @@ def read_revisited(
     from suprank.embedding.parts import read_embedded
     from suprank.embedding.query_gallery import column
     from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.heads import apply_head
     from suprank.evaluation.provenance import Provenance
-    from suprank.workflows.heads import apply_head, load_head
+    from suprank.workflows.heads import load_head
 
     loaded = None if head is None else load_head(head, device)
-    embeddings: list[NDArray[Any] | Shards] = []
+    embeddings: list[Any] = []
     for name, expected in (("query", ground_truth.queries), ("gallery", ground_truth.items)):
         part = read_embedded(folder, name)
         ids = column(part.items, "id") or []
@@ -565,7 +489,7 @@ def read_revisited(
                 f"{folder / name} does not hold the {len(expected):,} images of the ground truth, in its order and all whole; "
                 f"embed a manifest that `suprank data import` roxford5k or rparis6k made from this very file."
             )
-        rows = part.embeddings
+        rows: Any = part.embeddings
         if loaded is not None:
             rows = apply_head(Embeddings.from_source(rows, str(folder / name)), loaded, Provenance.read(folder, name))
         embeddings.append(rows)

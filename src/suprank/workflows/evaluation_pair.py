@@ -75,15 +75,15 @@ def pair_with_folder(
     Queries are matched by id, or else by path and box. Test images of a run are embedded first if they are not yet. With
     `frozen`, the other side is the backbone of the run in `against` before training. `levels` are those that the user chose.
     """
-    from suprank.explorer.findings.query_metrics import match_queries
-    from suprank.workflows.run_embeddings import open_source
+    from suprank.workflows.opening import open_data
 
     names = distinct_names(folder, against, frozen=frozen, head=data.head is not None)
     tests = [test if (one / "recipe.toml").is_file() else None for one in (folder, against)]
     how: dict[str, Any] = {"trust_code": trust_code, "device": device, "progress": progress}
     other = EvaluationInput.read(against, test=tests[1], frozen=frozen, **how)
-    sources = [open_source(folder, tests[0], **how), open_source(against, tests[1], frozen=frozen, **how)]
-    rows = match_queries(*(replace(source, name=name) for source, name in zip(sources, names, strict=True)))
+    both = [open_data(folder, test=tests[0], **how), open_data(against, test=tests[1], frozen=frozen, **how)]
+    own_data, other_data = (replace(one, name=name) for one, name in zip(both, names, strict=True))
+    rows = own_data.match(other_data)
     own_levels, other_levels = data.labels.names, other.labels.names
     common = tuple(level for level in own_levels if level in other_levels)
     if not common:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from suprank.data import Manifest
     from suprank.evaluation import Report
-    from suprank.explorer import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.models import Embedder
     from suprank.training import TrainConfig
 
@@ -110,14 +110,14 @@ def hub_repository(
     name = evaluated.dataset
     if evaluated.report is not None:
         slug = datasets[0] if datasets else _slug(name)
-        split = "test" if evaluated.source is None else evaluated.source.test
+        split = "test" if evaluated.data is None else evaluated.data.origin.test
         sections.append(model_cards.metrics_section(evaluated.report, name))
         results = model_cards.eval_results(evaluated.report, name, slug, split)
         files[REPORT] = _report_bytes(evaluated.report)
-    if gallery and evaluated.source is not None:
+    if gallery and evaluated.data is not None:
         from suprank.explorer.result_figures import results_picture
 
-        if (picture := results_picture(evaluated.source)) is None:
+        if (picture := results_picture(evaluated.data)) is None:
             _log.warning("no test image of %s can be read, so that the card has no picture.", name)
         else:
             sections.append(model_cards.gallery_section(picture, GALLERY))
@@ -138,7 +138,7 @@ class _EvaluatedModel:
 
     embedder: Embedder
     report: Report | None = None
-    source: Source | None = None
+    data: RetrievalData | None = None
     run: Path | None = None
     config: TrainConfig | None = None
     name: str = ""
@@ -146,10 +146,10 @@ class _EvaluatedModel:
     @property
     def dataset(self) -> str:
         """The name of the collection that was evaluated: of its file, without folders."""
-        if self.config is None or self.source is None:
+        if self.config is None or self.data is None:
             return self.name or "a test set"
-        data = self.config.data
-        return Path(data.tests.get(self.source.test, data.manifest)).stem
+        manifests = self.config.data
+        return Path(manifests.tests.get(self.data.origin.test, manifests.manifest)).stem
 
     def manifests(self) -> list[tuple[str, Manifest]]:
         """The manifests of a run, or else those of the evaluated images, with their names."""
@@ -159,8 +159,8 @@ class _EvaluatedModel:
 
             data = self.config.data
             files = [data.manifest]
-            if self.source is not None and self.source.test in data.tests:
-                files.append(data.tests[self.source.test])
+            if self.data is not None and self.data.origin.test in data.tests:
+                files.append(data.tests[self.data.origin.test])
             try:
                 for file in files:
                     root = data.root if file == data.manifest else None
@@ -168,9 +168,8 @@ class _EvaluatedModel:
                     found.append((Path(file).stem, open_manifest(file, root, **cells)))
             except (OSError, ValueError):
                 found = []  # moved since the run: what is embedded is still known
-        if not found and self.source is not None:
-            sides = dict.fromkeys((self.source.queries, self.source.gallery))
-            found = [(self.dataset, side.manifest) for side in sides]
+        if not found and self.data is not None:
+            found = [(self.dataset, side.manifest) for side in self.data.sides]
         return found
 
 
@@ -183,7 +182,8 @@ def _evaluate(
     progress: Progress,
 ) -> _EvaluatedModel:
     from suprank.workflows.embeddings import load_embedder
-    from suprank.workflows.run_embeddings import load_run_model, open_source, read_run_config
+    from suprank.workflows.opening import open_data
+    from suprank.workflows.run_embeddings import load_run_model, read_run_config
 
     is_run = isinstance(model, str | PathLike) and (Path(model) / "recipe.toml").is_file()
     if not is_run:
@@ -197,8 +197,8 @@ def _evaluate(
         if test is not None:
             raise ValueError(f"test={test!r} chooses what is evaluated, and the report is given; leave out one of them.")
         return _with_report(known, report, device, progress)
-    source = open_source(run, test, device, progress, trust_code=trust_code)
-    return replace(known, source=source, report=_metrics(run, source.test, trust_code, device, progress))
+    data = open_data(run, test=test, device=device, progress=progress, trust_code=trust_code)
+    return replace(known, data=data, report=_metrics(data, device, progress))
 
 
 def _with_report(
@@ -208,7 +208,7 @@ def _with_report(
     from suprank.evaluation import Report
     from suprank.evaluation.provenance import Provenance
     from suprank.workflows.evaluation import PROVENANCE
-    from suprank.workflows.run_embeddings import open_source
+    from suprank.workflows.opening import open_data
 
     if report is None:
         return known
@@ -216,10 +216,9 @@ def _with_report(
         folder = Path(report)
         if (folder / "recipe.toml").is_file():
             raise ValueError(f"{folder} is a run, not a report; push it as the model, or give a folder of `suprank embed`.")
-        source = open_source(folder)
         _check_model(folder, known.embedder)
-        metrics = _metrics(folder, None, False, device, progress)
-        return replace(known, source=source, report=metrics, name=folder.resolve().name)
+        data = open_data(folder, device=device, progress=progress)
+        return replace(known, data=data, report=_metrics(data, device, progress), name=folder.resolve().name)
     where = "the report" if isinstance(report, Report) else str(report)
     loaded = report if isinstance(report, Report) else Report.load(report)
     made_by = Provenance.from_dict(loaded.settings.get(PROVENANCE) or {})
@@ -250,12 +249,14 @@ def _check_model(folder: Path, embedder: Embedder) -> None:
             )
 
 
-def _metrics(folder: Path, test: str | None, trust_code: bool, device: str | None, progress: Progress) -> Report:
-    """The report of `suprank evaluate FOLDER`."""
+def _metrics(data: RetrievalData, device: str | None, progress: Progress) -> Report:
+    """The report of `suprank evaluate`."""
     from suprank.workflows.evaluation import EvaluationInput
 
-    data = EvaluationInput.read(folder, test=test, device=device, progress=progress, trust_code=trust_code)
-    return data.evaluate(intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total))
+    data.require_labels()
+    return EvaluationInput.from_data(data).evaluate(
+        intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total)
+    )
 
 
 def _base_model(config: TrainConfig) -> str | None:
