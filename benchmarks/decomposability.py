@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data import Manifest
-    from suprank.data.in_memory import InMemoryImages
+    from suprank.data.cached_images import InMemoryImages
     from suprank.paper.layout import WelchDifference
 
 METHODS = ("sup-ap", "roadmap-pairs", "roadmap")  # without, with L_DG, with L*_DG
@@ -234,7 +234,7 @@ def train_point(point: Point, folder: Path) -> dict[str, Any]:
 
 def _decoded(dataset: Any, folder: Path) -> InMemoryImages:
     """The images of a dataset in memory, from the pixels that are decoded already."""
-    from suprank.data.in_memory import InMemoryImages
+    from suprank.data.cached_images import InMemoryImages
 
     images = InMemoryImages.__new__(InMemoryImages)
     vars(images).update(vars(dataset))
@@ -374,8 +374,8 @@ def unpack(path: Path, folder: Path) -> None:
 
 def _decode(manifest: Manifest, workers: int) -> NDArray[np.uint8]:
     """The pixels `[images, 32, 32, 3]`; a file with several images, each in its box, is decoded once."""
+    from suprank.data.cached_images import InMemoryImages
     from suprank.data.datasets import ImageDataset
-    from suprank.data.in_memory import InMemoryImages
 
     paths, first, file = np.unique(manifest.paths.to_pylist(), return_index=True, return_inverse=True)
     decoded = InMemoryImages(ImageDataset(manifest.take(first), crop_boxes=False), workers=workers)

@@ -164,7 +164,7 @@ def _tables() -> dict[str, Kind]:
 
 def _rankings() -> dict[str, Kind]:
     from suprank.data.importers import revisited
-    from suprank.evaluation import Qrels, RankingRun, Report, evaluate, read_ground_truth
+    from suprank.evaluation import Qrels, Report, Run, evaluate, read_ground_truth
     from suprank.evaluation.landmarks import read_predictions, read_solution
     from suprank.evaluation.revisited import protocol_lists
 
@@ -185,7 +185,7 @@ def _rankings() -> dict[str, Kind]:
     packed = {"unpack": gzip.decompress, "pack": lambda content: gzip.compress(content, mtime=0)}
 
     def listed(path: Path) -> Any:
-        return sorted((query, item, score) for query, items in RankingRun.load(path) for item, score in items)
+        return sorted((query, item, score) for query, items in Run.load(path) for item, score in items)
 
     def judged(path: Path) -> Any:
         return sorted((query, item, value) for query, items in Qrels.load(path) for item, value in items)

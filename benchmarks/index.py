@@ -50,7 +50,7 @@ def main() -> None:
         classes = np.random.default_rng(7).integers(arguments.items // PER_CLASS, size=arguments.queries)
         queries = clustered_vectors(classes, arguments.items // PER_GROUP, arguments.dim, 8)
         np.save(folder / "queries.npy", queries)
-        best = np.asarray(top_k(queries, embeddings, 10, progress=False).item_ids)
+        best = top_k(queries, embeddings, 10, progress=False).rows
         for kind in arguments.kind or ["ivf"]:
             rows.append(_row(folder, embeddings, best, kind, arguments))
             print(json.dumps(rows[-1]), flush=True)

@@ -3,12 +3,16 @@
 python benchmarks/loading.py                          JPEG files of two sizes and a zip, made for the run; CUB if present
 python benchmarks/loading.py --files-only             without the zip and CUB
 python benchmarks/loading.py --backbone resnet50      also a backbone: how fast it is, and how fast the loader feeds it
+python benchmarks/loading.py --against ../before      this checkout and another one, from a folder, a zip and a tar
 
 A loader reads, decodes, transforms and batches every image of an epoch in its workers. Loaders take turns, and the best epoch
 of each counts, because others may use the machine too; the CPU time is then more reliable. Numbers in parentheses are speeds
 relative to ImageFolder. Files are in the page cache, so the disk is not measured. "In bytes" leaves the normalization to the
 device, where it is part of the backbone's time. "Turbo" is the decoder of that name (needs `suprank[vision]`), in bytes too,
 with the same pixels; "decoded smaller" is a fraction of the size where the transform needs no more.
+
+`--against` measures in fresh processes, in turns, and keeps the best of each: opening, the time until the first batch,
+decoding, decoding and embedding, and the memory that only a worker has; of archives with `--members` members too.
 """
 
 from __future__ import annotations
@@ -20,7 +24,10 @@ import json
 import multiprocessing
 import os
 import platform
+import re
+import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -93,6 +100,12 @@ class Row(NamedTuple):
 
 def main() -> None:
     options = _arguments()
+    if options.measure:
+        print(json.dumps(_measure_source(options.measure, options)))
+        return
+    if options.against:
+        _save(options, _compare_checkouts(options))
+        return
     transforms = {
         "train": partial(train_transform, options.size),
         "test": partial(eval_transform, options.size, resize=round(options.size / 0.875)),
@@ -104,9 +117,9 @@ def main() -> None:
                 rows.append(_compare_loaders(images, title, folder, manifest, transform, options))
                 print(rows[-1], flush=True)
         model = _measure_backbone(Path(name), transforms, options) if options.backbone else {}
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(_report(options, rows, model), indent=1) + "\n")
+    _save(
+        options, {"loaders": [{name: _plain(value) for name, value in row._asdict().items()} for row in rows], "model": model}
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -120,6 +133,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--backbone", help="a timm name; measured in bf16, on the GPU if there is one")
     parser.add_argument("--backbone-only", action="store_true", help="skip the comparison of loaders")
     parser.add_argument("--steps", type=int, default=60, help="batches of the backbone without a loader")
+    parser.add_argument("--against", type=Path, help="another checkout, to compare with")
+    parser.add_argument("--members", type=int, default=100_000, help="members of the archives that --against lists")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="a JSON file for all numbers")
     return parser.parse_args()
 
@@ -321,10 +337,106 @@ def _rate(step: Callable[[torch.Tensor], None], batches: Callable[[], Iterator[t
     return count / seconds
 
 
+# Another checkout
+
+
+def _compare_checkouts(options: argparse.Namespace) -> dict[str, Any]:
+    """Checkout → source → measure → the best of all repeats. Archives of many members are opened twice: listed, and cached."""
+    checkouts = {"this": Path(__file__).parents[1], "other": options.against.resolve()}
+    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in checkouts}
+    with tempfile.TemporaryDirectory(prefix="loading") as name:
+        root = Path(name)
+        sources = _sources(root, options)
+        for turn, source in itertools.product(range(options.repeats), sources):
+            for who in sorted(checkouts, reverse=bool(turn % 2)):
+                environment = {"PYTHONPATH": str(checkouts[who] / "src"), "SUPRANK_CACHE": str(root / f"{who}-{turn}")}
+                for title in (f"{source.stem}, listed", f"{source.stem}, cached") if "many" in source.stem else (source.stem,):
+                    best = found[who].setdefault(title, {})
+                    for measure, value in _measure_in_child(source, environment, options).items():
+                        better = max if measure.endswith("images_per_s") else min
+                        best[measure] = better(value, best.get(measure, value))
+    for title, best in found["this"].items():
+        for measure, value in best.items():
+            other = found["other"][title][measure]
+            print(f"{title}, {measure}: {value:,.3f}, the other {other:,.3f} ({value / other:.2f})")
+    return found
+
+
+def _measure_in_child(source: Path, environment: dict[str, str], options: argparse.Namespace) -> dict[str, float]:
+    words = ["--measure", source, "--workers", options.workers, "--batch", options.batch, "--size", options.size]
+    words += ["--backbone", options.backbone] if options.backbone else []
+    command = [sys.executable, __file__, *map(str, words)]
+    found: dict[str, float] = json.loads(subprocess.check_output(command, env=os.environ | environment, text=True))
+    return found
+
+
+def _sources(root: Path, options: argparse.Namespace) -> list[Path]:
+    """Manifests of JPEGs in a folder, a zip and a tar, and of archives with many members, of which a batch is used."""
+    _write(root / "500x375", 500, 375, options.images)
+    files = sorted((root / "500x375").rglob("*.jpg"))
+    small = BytesIO()
+    Image.new("RGB", (8, 8)).save(small, "JPEG")
+    inside = [file.relative_to(root / "500x375").as_posix() for file in files]
+    many = [f"photos/{number // 100:05}/{number:07}.jpg" for number in range(options.members)]
+    packs = {"a": (inside, [file.read_bytes() for file in files]), "many": (many, itertools.repeat(small.getvalue()))}
+    for pack, (names, contents) in packs.items():
+        with zipfile.ZipFile(root / f"{pack}.zip", "w") as zipped, tarfile.open(root / f"{pack}.tar", "w") as tarred:
+            for name, content in zip(names, contents, strict=False):
+                zipped.writestr(name, content)
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tarred.addfile(member, BytesIO(content))
+    first = many[: options.batch]
+    used = {"folder": ("500x375/", inside), "zip": ("a.zip::", inside), "tar": ("a.tar::", inside)}
+    used |= {"many-zip": ("many.zip::", first), "many-tar": ("many.tar::", first)}
+    for source, (prefix, names) in used.items():
+        columns = {"path": [prefix + name for name in names], "split": ["train"] * len(names)}
+        Manifest.from_columns(columns, root=root, levels=()).save(root / f"{source}.parquet")
+    time.sleep(2.1)  # archives of just now were not cached by every version
+    return [root / f"{source}.parquet" for source in used]
+
+
+def _measure_source(file: Path, options: argparse.Namespace) -> dict[str, float]:
+    """What this process, which has the code of one checkout, measures on one manifest."""
+    manifest = Manifest.read(file)
+    began, used = time.perf_counter(), time.process_time()
+    loader = _loader(ImageDataset(manifest, train_transform(options.size, mean=None)), collate, options)
+    measures = {
+        "open_cpu_s": time.process_time() - used,
+        "open_peak_mib": _status_mib("VmHWM"),
+    }
+    next(iter(loader))
+    measures["first_batch_s"] = time.perf_counter() - began
+    if len(manifest) > options.batch:
+        speed = _speeds([loader], 1)[0]
+        measures |= {"images_per_s": speed.rate, "cpu_ms_an_image": speed.cpu or 0.0}
+        workers = [Path(f"/proc/{child.pid}/smaps_rollup").read_text() for child in multiprocessing.active_children()]
+        own = [sum(map(int, re.findall(r"^Private_\w+:\s+(\d+)", text, re.MULTILINE))) / 1024 for text in workers]
+        measures["worker_own_mib"] = max(own, default=0.0)
+        if options.backbone:
+            import timm
+
+            model, normalize = timm.create_model(options.backbone, num_classes=0).eval(), Normalize()
+            with torch.inference_mode():
+                measures["embedded_images_per_s"] = _rate(lambda images: model(normalize(images)), partial(_images, loader))
+    return measures
+
+
+def _status_mib(name: str) -> float:
+    found = re.search(rf"^{name}:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
+
+
 # Report
 
 
-def _report(options: argparse.Namespace, rows: list[Row], model: dict[str, dict[str, float]]) -> dict[str, Any]:
+def _save(options: argparse.Namespace, numbers: dict[str, Any]) -> None:
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(_report(options) | numbers, indent=1) + "\n")
+
+
+def _report(options: argparse.Namespace) -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     chip = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
     card = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
@@ -335,8 +447,6 @@ def _report(options: argparse.Namespace, rows: list[Row], model: dict[str, dict[
         "hardware": f"{chip}, {os.cpu_count()} cores{card}",
         "versions": {"Python": platform.python_version(), "torch": str(torch.__version__)} | _versions(packages),
         "method": f"best of {options.repeats} epochs, {options.workers} workers, batch {options.batch}; images/s, CPU ms/image",
-        "loaders": [{name: _plain(value) for name, value in row._asdict().items()} for row in rows],
-        "model": model,
     }
 
 

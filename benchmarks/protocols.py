@@ -26,7 +26,7 @@ import numpy as np
 
 from suprank import __version__
 from suprank.embedding import read_embedded
-from suprank.evaluation import QueryInGalleryWarning, Report, evaluate, evaluate_protocol
+from suprank.evaluation import QueryInGalleryWarning, Report, evaluate
 from suprank.evaluation.protocols import mteb_metric
 from suprank.system import torchvision_operators
 
@@ -83,19 +83,19 @@ def read_images(folder: Path, part: str) -> Images:
 
 
 def measure_protocols(test: Images, train: Images) -> list[Result]:
-    each = evaluate_protocol("dml", test.embeddings, test.species)
+    each = evaluate(test.embeddings, test.species, protocol="dml")
     found = results("protocols", "`dml`", each, "R@1", "R-P", "mAP@R")
-    mieb = evaluate_protocol("mieb", test.embeddings, test.species, ids=test.ids)
+    mieb = evaluate(test.embeddings, test.species, ids=test.ids, protocol="mieb")
     found += results("protocols", "`mieb`, queries in the corpus", mieb, "R@1", "NDCG-linear@10", "AP-all@5")
     queries, others = test.one_query_per_species()
     everything = Images(np.concatenate([others.embeddings, train.embeddings]), np.concatenate([others.labels, train.labels]))
-    with_train = evaluate_protocol("mieb", queries.embeddings, queries.species, everything.embeddings, everything.species)
+    with_train = evaluate(queries.embeddings, queries.species, everything.embeddings, everything.species, protocol="mieb")
     name = "`mieb`, one query a species, train images in the corpus"
     found += results("protocols", name, with_train, "R@1", "NDCG-linear@10", "AP-all@5")
     judged = revisited_judgments(queries, others)
-    revisited = evaluate_protocol("revisited", queries.embeddings, gallery=others.embeddings, ground_truth=judged)
+    revisited = evaluate(queries.embeddings, gallery=others.embeddings, truth=judged, protocol="revisited")
     found += results("protocols", "`revisited`", revisited, "AP/easy", "AP/medium", "AP/hard", "P@10/medium")
-    landmarks = evaluate_protocol("gldv2", queries.embeddings, queries.species, others.embeddings, others.species)
+    landmarks = evaluate(queries.embeddings, queries.species, others.embeddings, others.species, protocol="gldv2")
     return found + results("protocols", "`gldv2`", landmarks, "mAP@100")
 
 
@@ -129,9 +129,9 @@ def measure_self_match(test: Images) -> list[Result]:
         itself = evaluate(test.embeddings, test.species, test.embeddings, test.species, metrics=["R@1"])
     found = results("self", "kept, and right by its label", itself, "R@1")
     for rule, row in (("keep", "kept, and not judged"), ("first", "the first result left out")):
-        report = evaluate_protocol("mieb", test.embeddings, test.species, ids=test.ids, self_match=rule, ks=[1])
+        report = evaluate(test.embeddings, test.species, ids=test.ids, self_match=rule, ks=[1], protocol="mieb")
         found += results("self", row, report, "R@1")
-    return found + results("self", "left out by its row", evaluate_protocol("dml", test.embeddings, test.species), "R@1")
+    return found + results("self", "left out by its row", evaluate(test.embeddings, test.species, protocol="dml"), "R@1")
 
 
 def measure_copies(test: Images) -> list[Result]:
@@ -140,8 +140,8 @@ def measure_copies(test: Images) -> list[Result]:
     rows = np.concatenate([np.arange(len(test.labels)), copied])
     ids = test.ids
     more, originals = test.take(rows), [ids[row] for row in rows]
-    by_row = evaluate_protocol("dml", more.embeddings, more.species)
-    by_place = evaluate_protocol("mieb", more.embeddings, more.species, ids=more.ids, ks=[1])
+    by_row = evaluate(more.embeddings, more.species, protocol="dml")
+    by_place = evaluate(more.embeddings, more.species, ids=more.ids, ks=[1], protocol="mieb")
     by_id = evaluate(more.embeddings, more.species, ids=originals, metrics=["R@1"])
     return [
         *results("copies", "left out by its row: the copy is a hit", by_row, "R@1"),
@@ -156,7 +156,7 @@ def measure_divisors(test: Images) -> list[Result]:
     queries, others = test.one_query_per_species()
     whole = evaluate(queries.embeddings, queries.species, others.embeddings, others.species, metrics=["AP"])
     easy = [{"easy": row["easy"], "hard": [], "junk": []} for row in revisited_judgments(queries, others)]
-    trapezoids = evaluate_protocol("revisited", queries.embeddings, gallery=others.embeddings, ground_truth=easy)
+    trapezoids = evaluate(queries.embeddings, gallery=others.embeddings, truth=easy, protocol="revisited")
     assert report.per_query is not None
     every, share = report.per_query["AP-all@10"], report.per_query["recall-all@10"]
     by_found = np.divide(every, share, out=np.zeros_like(every), where=share > 0).mean()
@@ -210,7 +210,7 @@ def measure_ties(test: Images) -> list[Result]:
     codes = np.where(some > np.median(some, axis=0), 1, -1).astype(np.float32)
     ids = [f"{name:05}" for name in np.random.default_rng(0).permutation(len(codes))]  # or else they would follow the species
     worst = evaluate(codes, test.species, metrics=["R@1"])
-    by_id = evaluate_protocol("mieb", codes, test.species, ids=ids, self_match="id", ks=[1])
+    by_id = evaluate(codes, test.species, ids=ids, self_match="id", ks=[1], protocol="mieb")
     return [
         *results("ties", "the worse item first", worst, "R@1"),
         *results("ties", "the larger id first", by_id, "R@1"),
@@ -259,7 +259,7 @@ def compare_with_mteb(test: Images) -> str:
 
     (result,) = mteb.evaluate(Stored(), Task(), cache=None).task_results
     theirs = {name: value for name, value in result.scores["test"][0].items() if "_at_" in name and "nauc" not in name}
-    ours = evaluate_protocol("mieb", test.embeddings, test.species, ids=test.ids)
+    ours = evaluate(test.embeddings, test.species, ids=test.ids, protocol="mieb")
     differ = [name for name, value in theirs.items() if round(value, 5) != round(ours[mteb_metric(name)], 5)]
     return f"{len(theirs) - len(differ)} of {len(theirs)} scores of mteb {mteb.__version__} are ours; others: {differ}"
 

@@ -139,11 +139,10 @@ def measure(function: Callable[[Path, Path], dict[str, Any]], run: Path, qrels: 
 
 
 def ours(run: Path, qrels: Path) -> dict[str, Any]:
-    from suprank.evaluation import evaluate_run
-    from suprank.evaluation.rankings.formats import read_run
+    from suprank.evaluation import Run, evaluate_run
 
     begin = time.process_time()
-    read_run(run)
+    Run.load(run)
     read = time.process_time()
     report = evaluate_run(run, qrels, list(NAMES))
     end = time.process_time()

@@ -57,7 +57,7 @@ def main() -> None:
         classes = np.random.default_rng(7).integers(arguments.items // PER_CLASS, size=arguments.queries)
         queries = clustered_vectors(classes, arguments.items // PER_GROUP, arguments.dim, 8)
         np.save(folder / "queries.npy", queries)
-        np.save(folder / "best.npy", np.asarray(top_k(queries, embeddings, 10, progress=False).item_ids))
+        np.save(folder / "best.npy", top_k(queries, embeddings, 10, progress=False).rows)
         for target in arguments.target or TARGETS:
             command = [sys.executable, __file__, "--measure", target, "--folder", name]
             rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))

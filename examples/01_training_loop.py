@@ -36,7 +36,7 @@ def test(when):
         embeddings = torch.cat([model(part) for part in test_images.split(256)])
     report = evaluate(embeddings, test_labels)  # for each test image, all others are ranked
     print(f"{when}: R@1 {report['R@1']:.0%}, AP {report['AP']:.0%}")
-    return top_k(embeddings, k=8).item_ids
+    return top_k(embeddings, k=8).rows
 
 
 # %% [markdown]

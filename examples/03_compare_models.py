@@ -39,7 +39,7 @@ print("mine: edges, other: pixels;", reports["edges"].compare(reports["pixels"])
 # edges are better by most, and the two for which the pixels are. Green frames are the same letter.
 
 # %%
-found = {"edges": top_k(edges, k=8).item_ids, "pixels": top_k(pixels, k=8).item_ids}
+found = {"edges": top_k(edges, k=8).rows, "pixels": top_k(pixels, k=8).rows}
 difference = reports["edges"].per_query["AP"] - reports["pixels"].per_query["AP"]
 order = np.argsort(difference)
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from suprank.evaluation import Qrels, RankingRun, evaluate_run
+from suprank.evaluation import Qrels, Run, evaluate_run
 from suprank.losses import SmoothNDCG
 
 torch.manual_seed(0)
@@ -51,7 +51,7 @@ with TemporaryDirectory() as temporary:
     folder = Path(temporary)
     Qrels.from_dict(lists(grades[200:])).save(folder / "qrels.trec")
     for name, scores in runs.items():
-        RankingRun.from_dict(lists(scores)).save(folder / f"{name}.trec", tag=name)
+        Run.from_dict(lists(scores)).save(folder / f"{name}.trec", tag=name)
 
     # On the command line: suprank evaluate --run smooth-ndcg.trec --qrels qrels.trec --against regression.trec
     metrics = ["NDCG@10", "NDCG-linear@10", "AP", "MRR"]

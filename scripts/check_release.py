@@ -48,7 +48,6 @@ VERBS = {
     "data export": ("vision", "data export webdataset m.parquet --out shards@"),
     "data import hf": ("vision", "data import hf shards --out h@.parquet"),
     "models create": ("vision", "models create test_resnet --untrained --dim 8 --image-size 32 --out model@"),
-    "models pca": ("vision", f"models pca model m.parquet --dim 4 --out pca@ {' '.join(IMAGES)}"),
     "models push": ("vision", "models push model org/name --dry-run card@"),
     "models export": ("export", "models export model --out model@.onnx"),
     "embed": ("vision", f"embed model m.parquet --out e@ {' '.join(IMAGES)}"),

@@ -142,7 +142,7 @@ class FakeHub:
             ("PUT", "/lfs/([0-9a-f]+)", self._store),
             ("POST", "/lfs/verify", lambda handler, body: self._send(handler, 200, {})),
             ("GET", f"/api/(?:models/)?{any_repo}(?:/revision/(.+))?", self._info),
-            ("GET", f"/api/{any_repo}/tree/([^/]+)", self._tree),
+            ("GET", f"/api/(?:models/)?{any_repo}/tree/([^/]+)", self._tree),  # of models: what a push replaces
             ("GET HEAD", rf"/{any_repo}/resolve/(refs/pr/\d+|[^/]+)/(.+)", self._resolve),
         ]
 
@@ -274,10 +274,10 @@ class FakeHub:
         about = {"id": repo_id, "modelId": repo_id, "sha": commit, "private": repository.private, "tags": [], "downloads": 0}
         self._send(handler, 200, {**about, "siblings": siblings})
 
-    def _tree(self, handler, body, repo_id, commit):
+    def _tree(self, handler, body, repo_id, revision):
         repository = self._found(handler, repo_id)
         if repository is not None:
-            files = repository.commits[commit].items()
+            files = repository.commits[repository.resolve(revision)].items()
             about = [{"path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()} for name, content in files]
             self._send(handler, 200, [{"type": "file", **one} for one in about])
 

@@ -16,6 +16,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # files; the machine and the installation
     "files": set(),
     "system": {"files"},
+    # functions in other processes and on other machines
+    "executors": set(),
     # leaves: know nothing of each other
     "ranking": set(),
     "data": set(),
@@ -37,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # a head on stored embeddings
     "adaptation": {"ranking", "losses", "evaluation", "data", "models", "training", "embedding"},
 }
+for _package in ("embedding", "experiments"):
+    MAY_IMPORT[_package] |= {"executors"}
 for _package in set(MAY_IMPORT) - {"system", "files"}:
     MAY_IMPORT[_package] |= {"system", "files"}
 MAY_IMPORT["workflows"] = set(MAY_IMPORT)  # what a command does, as a function
@@ -64,7 +68,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "evaluation/report.py": {"pandas"},
     "evaluation/search.py": {"threadpoolctl"},
     "evaluation/label_tables.py": {"pyarrow"},
-    "evaluation/rankings/formats.py": {"pyarrow"},
+    "evaluation/runs.py": {"pyarrow"},
     "evaluation/torchmetrics_adapter.py": {"torchmetrics"},
 }
 ONLY_FOR_TYPES = {"jaxtyping"}

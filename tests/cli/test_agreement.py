@@ -15,9 +15,8 @@ from PIL import Image
 from suprank import open_data
 from suprank.data import Manifest
 from suprank.embedding import ImageLoaderSettings
-from suprank.evaluation import Report
+from suprank.evaluation import Report, evaluate
 from suprank.evaluation.provenance import Provenance
-from suprank.explorer.findings.query_metrics import evaluate_data
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
 from suprank.training.embedders import build_embedder
@@ -81,7 +80,7 @@ def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading
     assert dict(Report.load(tmp_path / "r.json")) == dict(expected)
     done("evaluate", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
     assert dict(Report.load(tmp_path / "run.json")) == dict(expected), "levels and decay are the recipe's"
-    assert evaluate_data(open_data(run, device="cpu"), metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert evaluate(open_data(run, device="cpu"), metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
@@ -118,7 +117,7 @@ def test_an_embedder_to_start_from_is_saved_with_the_reading_of_the_recipe(tmp_p
     expected = trained(photos, tmp_path / "run", model=model)
     saved = Embedder.load(tmp_path / "run" / "model")
     assert (saved.input.size, saved.input.resize) == ((24, 24), 31)
-    assert evaluate_data(open_data(tmp_path / "run", device="cpu"), metrics=["AP"])["AP"] == expected["AP"]
+    assert evaluate(open_data(tmp_path / "run", device="cpu"), metrics=["AP"])["AP"] == expected["AP"]
 
 
 def test_options_that_read_otherwise_are_named(tmp_path, photos):
@@ -223,7 +222,7 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     with_torch = transform.before(bare.eval())(batch.images).detach().numpy()
     np.testing.assert_allclose(frozen.queries.embeddings[:4], with_torch, atol=1e-5)
     assert frozen.defaults.decay == 2
-    assert evaluate_data(open_data(run, device="cpu"), metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert evaluate(open_data(run, device="cpu"), metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 @pytest.mark.slow

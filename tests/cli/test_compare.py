@@ -12,7 +12,8 @@ import pytest
 from suprank import experiments
 from suprank.evaluation import Report
 from suprank.evaluation.units import TRAINING
-from suprank.experiments import ExperimentStopped, plots, runner, slurm
+from suprank.experiments import ExperimentStopped, plots, slurm
+from suprank.experiments import old_runner as runner
 from suprank.training.recipe import to_toml
 from suprank.training.run_folder import RunFolder
 from tests.cli.collection import done, invoke, refused

@@ -17,8 +17,7 @@ from suprank.cli.main import main
 from suprank.data import ImageDataset, Manifest, eval_transform
 from suprank.embedding import collection, read_embedded
 from suprank.embedding.shards import _Stream
-from suprank.evaluation import Report
-from suprank.explorer.findings.query_metrics import evaluate_data
+from suprank.evaluation import Report, evaluate
 from suprank.explorer.images import unit_embeddings
 from suprank.models import Embedder
 from suprank.workflows.adaptation import AdaptInput
@@ -106,7 +105,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     done("evaluate", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
     found = Report.load("r.json")
     assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
-    first = dict(evaluation.RankingRun.load("run.json"))["photograph 0"]
+    first = dict(evaluation.Run.load("run.json"))["photograph 0"]
     assert "photograph 0" not in [item for item, _ in first]
     assert len(first) == 12
 
@@ -353,7 +352,7 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
     found, expected = (Report.load(name).means for name in ("e.json", "rows.json"))
     assert found == pytest.approx(expected, nan_ok=True)
-    assert evaluate_data(data, device="cpu").means == pytest.approx(found, nan_ok=True)
+    assert evaluate(data, device="cpu").means == pytest.approx(found, nan_ok=True)
     assert searched("e") == searched("rows.npy", "--labels", "rows.parquet") != ""
     adapted = AdaptInput.read("e")
     np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))

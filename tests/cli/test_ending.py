@@ -15,12 +15,13 @@ from tests.models.tiny import embedder
 from tests.training.runs import DESCRIPTION, lines, pictures, recipe
 
 SECONDS = 30  # a busy machine; without the fix it is for ever
-EMBED = ("embed", "model", "--out", "e", "--size", 32, "--resize", 0, "--workers", 2, "--device", "cpu", "--quiet")
+IMAGES = ("--image-size", 32, "--resize", 0, "--workers", 2, "--device", "cpu", "--quiet")
+EMBED = ("embed", "model", "--out", "e", "--size", *IMAGES[1:])
 TRAIN = ("train", "mine.toml", "--out", "trained", "--quiet", "data.workers=2", "run.epochs=1")
 COMMANDS = {
     "embed": ((*EMBED, "--batch-size", 4, "manifest.parquet"), "3-1.png"),
-    "models pca": (
-        ("models", "pca", *EMBED[1:2], "manifest.parquet", *EMBED[2:], "--dim", 4, "--batch-size", 4),
+    "models create --pca": (
+        ("models", "create", "model", "--pca", "manifest.parquet", "--out", "e", "--dim", 4, "--batch-size", 4, *IMAGES),
         "3-5.png",
     ),
     "train, a test image": (TRAIN, "3-1.png"),

@@ -287,7 +287,7 @@ def test_a_comparison_says_in_json_what_was_tested():
 @pytest.mark.parametrize("extension", ["trec", "json", "csv"])
 def test_rankings_are_saved(extension):
     evaluated("--save-run", f"run.{extension}", "--save-run-k", 2, "--id", "image", "--metric", "R@1")
-    run = evaluation.RankingRun.load(f"run.{extension}")
+    run = evaluation.Run.load(f"run.{extension}")
     found = {query: [item for item, _ in items] for query, items in run}
     assert found == {
         "a.jpg": ["b.jpg", "c.jpg"],

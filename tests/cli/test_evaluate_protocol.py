@@ -87,7 +87,7 @@ def test_dml_prints_its_metrics_and_names_its_conventions():
 def test_mieb_evaluates_embeddings_against_judgments_by_id():
     report, printed = saved(*SIDES, "--protocol", "mieb", "--qrels", "qrels.json")
     ids = [[line.split(",")[0] for line in Path(name).read_text().split()[1:]] for name in ("query.csv", "index.csv")]
-    run = evaluation.top_k("query.npy", "index.npy", 18, progress=False).named(*ids)
+    run = evaluation.top_k("query.npy", "index.npy", 18, ids=ids[0], gallery_ids=ids[1], progress=False).run()
     expected = evaluation.evaluate_run(run, "qrels.json", ["ndcg_cut_10", "recall_5", "map_cut_5"])
     assert {key: report[key] for key in expected} == pytest.approx(expected.means)
     assert "│ NDCG-linear@10 │" in printed

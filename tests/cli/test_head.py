@@ -80,7 +80,7 @@ def test_every_way_through_a_head_gives_the_same_numbers(folder):
     """Head on the model's device or on stored embeddings, in one model, or by the exported matrix."""
     by_hand = Head.load("head").transform(np.load("before/test/embeddings.npy"))
     np.testing.assert_allclose(np.load("after/test/embeddings.npy"), by_hand, atol=1e-6)
-    done("models", "add-head", "model", "head", "--out", "adapted")
+    done("models", "create", "model", "--head", "head", "--out", "adapted")
     done("embed", "adapted", "m.parquet", "--out", "by-model", *FAST)
     np.testing.assert_array_equal(np.load("by-model/test/embeddings.npy"), np.load("after/test/embeddings.npy"))
     expected = metrics("after")
@@ -143,7 +143,7 @@ def test_a_head_is_not_applied_twice():
     message = refused("evaluate", "rows.npy", "--labels", "labels.parquet", "--head", "head")
     assert "rows.npy): these embeddings have width 6, but the head takes 8; give those of the model" in message
     assert "Have they gone through this head already?" in message
-    done("models", "add-head", "model", "head", "--out", "adapted")
+    done("models", "create", "model", "--head", "head", "--out", "adapted")
     stacked = refused("embed", "adapted", "m.parquet", "--out", "e", "--head", "head", *FAST)
     assert "already has a head, and heads do not stack" in stacked
 
@@ -168,7 +168,7 @@ def test_what_is_no_head_is_refused_by_every_command(folder, name, message):
         ("report", "before"),
     ):
         assert message in refused(*command, "--head", name)
-    assert message in refused("models", "add-head", "model", name, "--out", "m")
+    assert message in refused("models", "create", "model", "--head", name, "--out", "m")
 
 
 def test_a_head_on_images_that_are_read_differently_gives_a_warning():
@@ -191,14 +191,14 @@ def test_adapt_records_how_the_embeddings_of_a_folder_were_made():
     assert "read differently" not in done("evaluate", "before", "--head", "trained").stderr
 
 
-def test_add_head_gives_a_timm_backbone_the_images_that_the_head_was_trained_on():
+def test_a_head_gives_a_timm_backbone_the_images_that_the_head_was_trained_on():
     backbone = embedder(dim=None)
     torch.save(backbone.backbone.net.state_dict(), "w.pth")
     trained = head(backbone.dim, 6)
     made_by = Provenance("test_resnet", 0, size=32, resize=40, squash=True, interpolation="bicubic")
     trained.training_record = {"source": {"made_by": made_by.asdict()}}
     trained.save("known")
-    done("models", "add-head", "test_resnet", "known", "--weights", "w.pth", "--out", "adapted")
+    done("models", "create", "test_resnet", "--head", "known", "--weights", "w.pth", "--out", "adapted")
     saved = Embedder.load("adapted").input
     assert (saved.size, saved.resize, saved.squash, saved.interpolation) == ((32, 32), 40, True, "bicubic")
 
@@ -226,11 +226,11 @@ def test_a_head_of_another_model_with_the_same_width_is_refused_by_every_command
         said = refused(*command, "--head", "trained")
         assert "the embeddings that the head was trained on and " in said
         assert f"cannot be compared: model {prints[0]} against {prints[1]}" in said
-    assert "cannot be compared: model" in refused("models", "add-head", "model", "trained", "--out", "m")
+    assert "cannot be compared: model" in refused("models", "create", "model", "--head", "trained", "--out", "m")
     trained_on("before", backbone="test_vit", fingerprint=None)  # as an older suprank recorded it
     assert "cannot be compared: backbone test_vit against test_resnet" in refused("evaluate", "before", "--head", "trained")
     trained_on("before")
-    for fits in (("evaluate", "before", "--head", "trained"), ("models", "add-head", "model", "trained", "--out", "m")):
+    for fits in (("evaluate", "before", "--head", "trained"), ("models", "create", "model", "--head", "trained", "--out", "m")):
         assert "not checked" not in done(*fits).stderr
 
 
@@ -334,7 +334,7 @@ def test_a_report_says_which_head_it_is_of_and_the_gap_is_measured_after_it():
 
 
 def test_items_and_queries_go_through_the_same_head():
-    done("models", "add-head", "model", "head", "--out", "adapted")
+    done("models", "create", "model", "--head", "head", "--out", "adapted")
     files()
     paths = read_embedded("before", "test").items.paths.to_pylist()
     row = next(row for row, path in enumerate(paths) if path.endswith("12/3.png"))
@@ -417,11 +417,24 @@ def test_a_head_is_exported_and_a_model_is_no_matrix(folder):
 
 
 def test_a_saved_model_with_a_head_says_its_width():
-    output = done("models", "add-head", "model", "head", "--out", "adapted").stdout
-    assert output == "adapted: model with the head head, embeddings of width 6\n"
+    output = done("models", "create", "model", "--head", "head", "--out", "adapted").stdout
+    assert output == "adapted: model, 0.4 M parameters, embeddings of width 6\n"
     assert Embedder.load("adapted").dim == 6
     assert "has a head, trained for" in refused(
-        *("models", "pca", "adapted", "m.parquet", "--split", "test", "--dim", 4, "--out", "p", *FAST)
+        *(
+            "models",
+            "create",
+            "adapted",
+            "--pca",
+            "m.parquet",
+            "--split",
+            "test",
+            "--dim",
+            4,
+            "--out",
+            "p",
+            *("--image-size", *FAST[1:]),
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""suprank models push and pull, and models on the Hub as arguments of commands."""
+"""suprank models push, and models on the Hub as arguments of commands."""
 
 import html
 import json
@@ -16,7 +16,7 @@ from suprank.evaluation import Report
 from suprank.models import Embedder
 from suprank.training import train
 from suprank.training.recipe import read_recipe
-from suprank.workflows.hub import hub_repository
+from suprank.workflows.publish import write_repository
 from tests import fake_hub
 from tests.cli.collection import done, invoke, refused
 from tests.explorer import runs
@@ -124,7 +124,8 @@ def test_the_card_the_page_and_the_terminal_say_in_the_same_words_what_the_inter
     printed = done("evaluate", run, "--intervals", "--device", "cpu", "--out", "r.json").stdout
     assert expected in " ".join(printed.split())
     assert Report.load("r.json").settings["intervals"]["measured"] == expected
-    assert expected in hub_repository(run, "org/birds", license="mit", device="cpu").card.replace("\\", "")
+    card = write_repository("card", run, "org/birds", license="mit", device="cpu")
+    assert expected in card.text.replace("\\", "")
     done("report", run, "--out", "page.html", "--device", "cpu")
     assert expected in html.unescape(re.sub(r"<[^>]+>", "", Path("page.html").read_text()))
 
@@ -136,8 +137,8 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
             {"sessions": [{"host": "secret-host", "versions": {"suprank": "0.1", "lightning": None}, "gpus": ["H200", "H200"]}]}
         )
     )
-    repository = hub_repository(run, "org/birds", license="mit", datasets=["org/photos"], device="cpu")
-    card = ModelCard(repository.card)
+    write_repository("card", run, "org/birds", license="mit", datasets=["org/photos"], device="cpu")
+    card = ModelCard.load("card/README.md")
     assert (card.data.license, card.data.datasets, card.data.base_model) == (
         "mit",
         ["org/photos"],
@@ -150,9 +151,8 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
     assert 'name = "happier"' in card.text
     assert r"\[low, high\]: 95% intervals. Measured on 9 classes" in card.text
     for secret in ("private place", "secret-host", "secret-project", "secret-password", str(collection)):
-        assert secret not in repository.card
-    Path("card.json").write_bytes(repository.files["report.json"])
-    report = Report.load("card.json")
+        assert secret not in str(card)
+    report = Report.load("card/report.json")
     assert report.per_query is None
     assert report == suprank.evaluate(run, intervals=True, device="cpu")
 
@@ -263,7 +263,7 @@ def test_what_cannot_be_pushed_or_downloaded_says_why(collection, online, tmp_pa
     assert "'a/b/c' is not the name of a repository" in refused("models", "push", model, "a/b/c")
     assert "there is no model org/nothing" in refused("embed", "hf-hub:org/nothing", collection / "birds.parquet", "--out", "x")
     assert "hf-hub:org/name" in refused("embed", "org/nothing", collection / "birds.parquet", "--out", "x")
-    assert "is for a run" in refused("models", "push", model, "org/b", "--test", "t")
+    assert "test='t' chooses a test set of a run" in refused("models", "push", model, "org/b", "--test", "t")
     run = collection / "private place" / "run"
     assert "is a run, not a report" in refused("models", "push", model, "org/b", "--report", run)
     assert not (tmp_path / "x").exists() or not any((tmp_path / "x").iterdir())

@@ -1,4 +1,4 @@
-"""suprank models: embedders made, projected, exported and listed; refusals."""
+"""suprank models: embedders created, projected, with a head, exported; refusals."""
 
 import json
 
@@ -11,6 +11,8 @@ from suprank.data import ImageDataset, Manifest, eval_transform
 from suprank.models import Embedder
 from tests.cli.collection import done, photographs, refused
 from tests.models.tiny import embedder, images
+
+OF_PCA = ("--pca", "m.parquet", "--workers", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +55,10 @@ def test_weights_can_come_from_a_file():
 
 def test_a_projection_starts_from_the_principal_components_of_the_train_images(manifest):
     embedder(normalization="l2").save("model")
-    options = ("--size", 32, "--resize", 0, "--workers", 0, "--batch-size", 6, "--device", "cpu")
-    result = done("models", "pca", "model", "m.parquet", "--dim", 5, "--whiten", "--out", "pca", *options)
-    assert result.stdout == "pca: 20 images, 96 features → 5, whitened\n"
+    options = ("--image-size", 32, "--resize", 0, "--workers", 0, "--batch-size", 6, "--device", "cpu")
+    result = done("models", "create", "model", "--pca", "m.parquet", "--dim", 5, "--whiten", "--out", "pca", *options)
+    assert result.stdout == "pca: model, 0.4 M parameters, embeddings of width 5\n"
+    assert "a PCA of 20 images: 96 features → 5, whitened" in result.stderr
     assert "20/20" in result.stderr
     model = Embedder.load("pca").eval()
     transform = eval_transform(32, resize=None, mean=model.input.mean, std=model.input.std)
@@ -90,24 +93,35 @@ def test_the_suffix_chooses_the_format_of_an_export(monkeypatch, name, writer):
         (("create", "test_resnet", "--untrained", "--pooling", "token"), "choose from timm, avg, max"),
         (("create", "test_resnet", "--untrained", "--pooling", "mean"), "--pooling"),
         (("create", "test_resnet", "--untrained", "--out", "w.pth"), "w.pth is a file; name a folder."),
-        (("pca", "--dim", "500"), "--dim 500 is more than the 96 features of model"),
-        (("pca", "--dim", "50"), "dim=50 is more than the 19 directions in which 20 features"),
-        (("pca", "--dim", "5", "--split", "query"), "there is no split 'query' here; choose from train, test."),
+        (("create", "model"), "model is a saved embedder already; give --pca or --head"),
+        (
+            ("create", "model", *OF_PCA, "--dim", "5", "--pooling", "gem"),
+            "model is a saved embedder, with weights and settings of its own",
+        ),
+        (
+            ("create", "model", *OF_PCA, "--dim", "5", "--untrained"),
+            "model is a saved embedder, with weights and settings of its own",
+        ),
+        (("create", "model", "--head", "head", *OF_PCA, "--dim", "5"), "--head and --pca contradict each other"),
+        (("create", "model", "--dim", "5", "--whiten"), "are for a PCA; give --pca too"),
+        (("create", "model", *OF_PCA), "--pca needs --dim"),
+        (("create", "model", *OF_PCA, "--dim", "500"), "dim=500 is more than the 96 features of test_resnet"),
+        (("create", "model", *OF_PCA, "--dim", "50"), "dim=50 is more than the 19 directions in which 20 features"),
+        (
+            ("create", "model", *OF_PCA, "--dim", "5", "--split", "query"),
+            "there is no split 'query' here; choose from train, test.",
+        ),
         (("export", "--out", "m.zip"), "m.zip must end in .onnx or .pt2, or for a head in .npz."),
         (("export", "photos", "--out", "m.onnx"), "photos is not a folder of a saved embedder"),
     ],
 )
 def test_what_cannot_be_done_is_said_plainly_and_nothing_is_written(request, folder, arguments, message):
-    if arguments[0] == "pca":
+    if "--pca" in arguments:
         request.getfixturevalue("manifest")
     model = embedder()
     model.save("model")
     torch.save(model.backbone.net.state_dict(), "w.pth")
-    given = {
-        "create": (),
-        "pca": ("model", "m.parquet", "--workers", 0),
-        "export": () if "photos" in arguments else ("model",),
-    }
-    given = (*given[arguments[0]], *(() if "--out" in arguments else ("--out", "made")))
+    given = ("model",) if arguments[0] == "export" and "photos" not in arguments else ()
+    given = (*given, *(() if "--out" in arguments else ("--out", "made")))
     assert message in refused("models", arguments[0], *given, *arguments[1:])
     assert not (folder / "made").exists()

@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from suprank.experiments import runner
+from suprank.experiments import old_runner as runner
 from suprank.training.recipe import read_recipe, to_toml
 from tests.cli.collection import done, invoke, refused
 from tests.cli.test_own_backbone import MINE as NETWORK

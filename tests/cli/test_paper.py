@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from suprank.cli import paper as command
-from suprank.experiments import ExperimentStopped, plots, runner
+from suprank.experiments import ExperimentStopped, plots
+from suprank.experiments import old_runner as runner
 from suprank.paper.contents import contents
 from suprank.paper.runs import PaperRuns
 from tests.cli.collection import done, invoke, refused

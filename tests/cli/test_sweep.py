@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from suprank.cli.main import main
-from suprank.experiments import plots, runner, slurm
+from suprank.experiments import old_runner as runner
+from suprank.experiments import plots, slurm
 from tests.cli.collection import done, refused
 from tests.experiments.runs import trainer_command
 

@@ -48,7 +48,7 @@ if __name__ == "__main__":
 SUBMITTED = """
 import sys
 from pathlib import Path
-from suprank.experiments.runner import Task
+from suprank.experiments.old_runner import Task
 from suprank.experiments.slurm import submit_tasks
 
 task = Task.create("run", "glyphs/nsm", sys.argv[1:], Path.cwd() / "s")

@@ -1,36 +1,50 @@
 """The cache of lists of members: used if it fits the archive, made again if not, never in the way; and what it saves."""
 
+import io
 import os
 import pickle
+import tarfile
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from suprank.data import Manifest, archives, check_manifest, member_cache
 from suprank.data.archives import Archive, UnreadableArchiveError
 from suprank.data.image_files import ImageFiles, find_files
 from suprank.data.importers import FOLDER
 from suprank.data.member_cache import SUFFIX, cache_file
-from suprank.explorer.images import Images
+from suprank.explorer.images import read_picture
+from tests.data.pictures import encoded, smooth
+from tests.explorer.runs import of_arrays
 
-CONTENT = {f"jay/{number}.png": b"content %d" % number for number in range(20)}
+CONTENT = {f"jay/{number:03}.png": b"content %d" % number for number in range(100)}
+CHANGED = 1_000_000_000
 
 
-def zipped(path, content=None, changed=1_000_000_000):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in (content or CONTENT).items():
-            archive.writestr(name, data)
-    os.utime(path, (changed, changed))  # an archive of just now is not cached
+def packed(path, content=CONTENT, changed=CHANGED):
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in content.items():
+                archive.writestr(zipfile.ZipInfo(name), data)
+    else:
+        with tarfile.open(path, "w") as archive:
+            for name, data in content.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    os.utime(path, (changed, changed))
     return path
+
+
+@pytest.fixture(params=["x.zip", "x.tar"])
+def path(request, tmp_path):
+    return tmp_path / request.param
 
 
 @pytest.fixture
@@ -38,10 +52,12 @@ def lists(tmp_path, monkeypatch):
     """The archives that were listed, not read from the cache, in small archives too."""
     done = []
 
-    def counting(kind):
-        return kind._replace(list_members=lambda path: done.append(path.name) or kind.list_members(path))
+    def counting(function):
+        return lambda path: done.append(path.name) or function(path)
 
-    monkeypatch.setattr(archives, "_KINDS", {suffix: counting(kind) for suffix, kind in archives._KINDS.items()})
+    listing = {suffix: counting(function) for suffix, function in member_cache.LIST_MEMBERS.items()}
+    monkeypatch.setattr(member_cache, "LIST_MEMBERS", listing)
+    monkeypatch.setattr(archives, "LIST_MEMBERS", listing)
     monkeypatch.setattr(member_cache, "MIN_MEMBERS", 3)
     monkeypatch.setenv("SUPRANK_CACHE", str(tmp_path / "user"))
     new_process()
@@ -49,96 +65,106 @@ def lists(tmp_path, monkeypatch):
 
 
 def new_process():
-    archives._list_once.cache_clear()
+    member_cache._lists.clear()
     archives._open.cache_clear()
 
 
-def content(archive):
+def content(path):
+    archive = Archive(path)
     return {name: archive.read(name) for name in archive.members}
 
 
-def test_the_next_process_reads_the_list_in_the_users_cache_and_nothing_is_beside_the_archive(tmp_path, lists):
-    first = Archive(zipped(tmp_path / "x.zip"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["user", "x.zip"]
-    assert cache_file(tmp_path / "x.zip").is_file()
+def test_the_next_process_reads_the_list_in_the_users_cache_and_nothing_is_beside_the_archive(path, tmp_path, lists):
+    first = content(packed(path))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["user", path.name]
+    assert cache_file(path).is_file()
     new_process()
-    second = Archive(tmp_path / "x.zip")
-    assert content(first) == content(second) == CONTENT
-    assert lists == ["x.zip"]
-
-
-def test_parquet_files_whose_lengths_have_to_be_walked_are_cached_too(tmp_path, lists):
-    rows = [b"1", b"22", b"", b"4444"]
-    pq.write_table(pa.table({"image": rows}), tmp_path / "x.parquet", compression="none", use_dictionary=False)
-    os.utime(tmp_path / "x.parquet", (1, 1))
-    first = content(Archive(tmp_path / "x.parquet"))
-    new_process()
-    assert content(Archive(tmp_path / "x.parquet")) == first == {f"image/{row}": value for row, value in enumerate(rows)}
-    assert lists == ["x.parquet"]
+    assert content(path) == first == CONTENT
+    assert lists == [path.name]
 
 
 @pytest.mark.parametrize(
-    ("other", "changed"), [(CONTENT | {"jay/0.png": b"longer content"}, 1_000_000_000), (CONTENT, 1_000_000_001)]
+    ("other", "changed"), [(CONTENT | {"jay/000.png": b"longer content"}, CHANGED), (CONTENT, CHANGED + 1), ({}, CHANGED)]
 )
-def test_the_list_of_another_size_or_time_is_not_used_and_is_replaced(tmp_path, lists, other, changed):
-    Archive(zipped(tmp_path / "x.zip"))
-    zipped(tmp_path / "x.zip", other, changed)
-    assert content(Archive(tmp_path / "x.zip")) == other
+def test_the_list_of_another_size_or_time_is_not_used_and_is_replaced(path, lists, other, changed):
+    content(packed(path))
+    packed(path, other, changed)
+    assert content(path) == other
     new_process()
-    assert content(Archive(tmp_path / "x.zip")) == other
-    assert lists == ["x.zip"] * 2
+    assert content(path) == other
+    assert len(lists) == 3 if not other else 2, "a list of nothing is not kept"
 
 
-def test_a_list_of_another_format_is_not_used(tmp_path, lists, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(member_cache, "FORMAT", member_cache.FORMAT + 1)
-        Archive(zipped(tmp_path / "x.zip"))
-    for _ in range(2):
+@pytest.mark.parametrize("same_process", [True, False])
+def test_another_archive_of_the_same_size_and_time_is_noticed_when_it_is_opened(path, lists, same_process):
+    content(packed(path))
+    other = {f"wren/{number:02}.png": data for number, data in enumerate(CONTENT.values())}
+    packed(path, other)
+    if not same_process:
         new_process()
-        assert content(Archive(tmp_path / "x.zip")) == CONTENT
-    assert lists == ["x.zip"] * 2
+    assert content(path) == other
+    assert len(lists) == 2
+
+
+def test_a_member_of_a_tar_that_is_another_one_now_is_noticed_when_it_is_read(tmp_path, lists):
+    """Opening compares a sample of the headers."""
+    path = packed(tmp_path / "x.tar", CONTENT)
+    before = dict(content(path))
+    data = path.read_bytes()
+    _, ranges = archives.LIST_MEMBERS[".tar"](path)
+    sampled = {offset for offset, _ in ranges.tolist()}
+    name = next(name for number, name in enumerate(CONTENT) if 1024 * number not in sampled)
+    header = data.index(name.encode())
+    other = tarfile.TarInfo.frombuf(data[header : header + 512], "utf-8", "strict")
+    other.name = name.replace("jay", "owl")
+    path.write_bytes(data[:header] + other.tobuf() + data[header + 512 :])
+    os.utime(path, (CHANGED, CHANGED))
+    new_process()
+    with pytest.raises(UnreadableArchiveError, match=f"x.tar: member '{name}' .*has changed since it was listed; start again"):
+        content(path)
+    new_process()
+    assert content(path) == {key.replace("jay", "owl") if key == name else key: value for key, value in before.items()}
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 10_000), new=st.binary(max_size=4), cut=st.booleans())
 def test_a_damaged_list_is_made_again_or_is_right(tmp_path, lists, at, new, cut):
     new_process()
-    path = zipped(tmp_path / "x.zip")
-    Archive(path)
+    path = packed(tmp_path / "x.zip")
+    content(path)
     file = cache_file(path)
     whole = file.read_bytes()
     at %= len(whole)
     file.write_bytes(whole[:at] + (b"" if cut else new + whole[at + len(new) :]))
     new_process()
-    assert content(Archive(path)) == CONTENT
+    assert content(path) == CONTENT
 
 
-def test_lists_with_wrong_offsets_are_refused_even_if_their_checksums_are_right(tmp_path, lists):
-    path = zipped(tmp_path / "x.zip")
-    archive = Archive(path)
-    arrays = archive.members.to_arrays() | {"stamp": np.array([member_cache.FORMAT, *archive._version])}
-    for wrong in ({"bounds": -arrays["bounds"]}, {"bounds": arrays["bounds"] * 1000}, {"entries": np.zeros((2, 5), np.int64)}):
+def test_lists_of_another_format_or_with_wrong_offsets_are_not_used_even_if_their_checksums_are_right(path, lists):
+    content(packed(path))
+    with np.load(cache_file(path)) as saved:
+        arrays = dict(saved)
+    for wrong in (
+        {"stamp": arrays["stamp"] + (1, 0, 0)},
+        {"bounds": -arrays["bounds"]},
+        {"bounds": arrays["bounds"] * 1000},
+        {"entries": np.zeros((2, 5), np.int64)},
+        {"ranges": -arrays["ranges"]},
+        {"digest": arrays["digest"][::-1]},
+    ):
         np.savez(cache_file(path), **arrays | wrong)
         new_process()
-        assert content(Archive(path)) == CONTENT
+        assert content(path) == CONTENT
+    assert lists == [path.name] * 7
 
 
-def test_a_forged_list_beside_an_archive_is_not_read(tmp_path, lists):
-    path = zipped(tmp_path / "x.zip")
-    planted = Archive(zipped(tmp_path / "other.zip", {"planted.png": b""})).members.to_arrays()
-    status = path.stat()
-    stamp = np.array([member_cache.FORMAT, status.st_mtime_ns, status.st_size])
-    np.savez(tmp_path / ".x.zip.suprank.npz", **planted, stamp=stamp)
-    assert content(Archive(path)) == CONTENT
-
-
-def test_where_the_users_cache_cannot_be_written_there_is_no_list(tmp_path, lists, monkeypatch):
-    path = zipped(tmp_path / "x.zip")
+def test_where_the_users_cache_cannot_be_written_there_is_no_list(tmp_path, path, lists, monkeypatch):
+    packed(path)
     monkeypatch.setenv("SUPRANK_CACHE", str(path / "no folder"))
     for _ in range(2):
         new_process()
-        assert content(Archive(path)) == CONTENT
-    assert lists == ["x.zip"] * 2
+        assert content(path) == CONTENT
+    assert lists == [path.name] * 2
 
 
 def test_the_users_cache_forgets_lists_after_three_months(tmp_path, lists):
@@ -147,61 +173,28 @@ def test_the_users_cache_forgets_lists_after_three_months(tmp_path, lists):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
         os.utime(file, (time.time() - days * 24 * 3600,) * 2)
-    path = zipped(tmp_path / "x.zip")
-    Archive(path)
-    assert set(recent.parent.iterdir()) == {recent, cache_file(path)}
+    content(packed(tmp_path / "x.zip"))
+    assert set(recent.parent.iterdir()) == {recent, cache_file(tmp_path / "x.zip")}
 
 
-def test_small_archives_and_those_of_just_now_are_not_cached(tmp_path, lists, monkeypatch):
-    monkeypatch.setattr(member_cache, "_SETTLED", 10**15)  # a busy machine may take longer than two seconds
-    Archive(zipped(tmp_path / "small.zip", {"a": b""}))
-    with zipfile.ZipFile(tmp_path / "new.zip", "w") as archive:
-        archive.writestr("a", b"old")
-    assert content(Archive(tmp_path / "new.zip")) == {"a": b"old"}
-    zipped(tmp_path / "new.zip", dict.fromkeys("abc", b""), (tmp_path / "new.zip").stat().st_mtime)
-    Archive(tmp_path / "new.zip")
-    assert not (tmp_path / "user").exists()
-
-
-def test_a_crash_while_writing_leaves_no_list(tmp_path, lists, monkeypatch):
-    def crash(file, **arrays):
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(np, "savez", crash)
-    with pytest.raises(KeyboardInterrupt):
-        Archive(zipped(tmp_path / "x.zip"))
-    assert not any((tmp_path / "user" / "archives").iterdir())
-
-
-def test_several_may_write_one_list_at_once(tmp_path, lists):
-    archive = Archive(zipped(tmp_path / "x.zip"))
-    cache_file(archive.path).unlink()
+def test_several_may_list_an_archive_at_once(tmp_path, path, lists):
+    packed(path)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: member_cache.save_list(archive.path, archive._version, archive.members), range(40)))
-    assert list((tmp_path / "user" / "archives").iterdir()) == [cache_file(archive.path)]
-    new_process()
-    assert content(Archive(archive.path)) == CONTENT
-    assert lists == ["x.zip"]
+        assert list(pool.map(content, [path] * 20)) == [CONTENT] * 20
+    assert list((tmp_path / "user" / "archives").iterdir()) == [cache_file(path)]
 
 
-def test_pickles_refer_to_the_list_and_do_without_if_it_is_gone(tmp_path, lists):
-    path = zipped(tmp_path / "x.zip", {f"{number:05}": b"1" for number in range(2000)})
-    pickled = pickle.dumps(Archive(path))
+def test_pickles_refer_to_the_list_and_do_without_if_it_is_gone(path, lists):
+    pickled = pickle.dumps(Archive(packed(path)))
     assert len(pickled) < 1000
-    new_process()
-    assert pickle.loads(pickled).read("01999") == b"1"
-    assert lists == ["x.zip"]
-    new_process()
-    cache_file(path).unlink()
-    assert pickle.loads(pickled).read("01999") == b"1"
-    assert lists == ["x.zip"] * 2
-    zipped(path, {"other": b""})
     for _ in range(2):  # with the list, and without
         new_process()
-        with pytest.raises(UnreadableArchiveError, match=r"x.zip.* has changed since it was listed; start again"):
-            pickle.loads(pickled).read("01999")
-        cache_file(path).unlink(missing_ok=True)
+        assert pickle.loads(pickled).read("jay/099.png") == b"content 99"
+        cache_file(path).unlink()
+    assert lists == [path.name] * 2
+    packed(path, {"other": b""}, CHANGED + 1)
+    with pytest.raises(UnreadableArchiveError, match=f"{path.name}.* has changed since it was listed; start again"):
+        pickle.loads(pickled).read("jay/099.png")
 
 
 # How often an archive is listed
@@ -210,17 +203,13 @@ def test_pickles_refer_to_the_list_and_do_without_if_it_is_gone(tmp_path, lists)
 @pytest.fixture
 def photos(tmp_path, lists):
     """A zip that cannot be cached, of 12 images."""
-    picture = BytesIO()
-    Image.new("RGB", (4, 4)).save(picture, "PNG")
     names = [f"{bird}/{number}.png" for bird in ("jay", "wren") for number in range(6)]
-    path = zipped(tmp_path / "photos.zip", dict.fromkeys(names, picture.getvalue()))
     (tmp_path / "user").write_text("no folder")
-    return path
+    return packed(tmp_path / "photos.zip", dict.fromkeys(names, encoded(smooth(4, 4))))
 
 
 def test_an_import_and_a_check_list_an_archive_once(photos, lists):
-    manifest = FOLDER(photos).manifests[""]
-    report = check_manifest(manifest)
+    report = check_manifest(FOLDER(photos).manifests[""])
     assert report.files == 12
     assert not report.missing
     assert not report.broken
@@ -231,9 +220,9 @@ def test_pictures_of_all_sizes_for_many_threads_list_an_archive_once(photos, lis
     manifest = Manifest.from_columns(
         {"path": ["photos.zip::jay/0.png"] * 3, "split": ["test"] * 3, "label_bird": ["jay"] * 3}, root=photos.parent
     )
-    images = Images(np.zeros((3, 2), np.float32), manifest.labels, manifest)
+    images = of_arrays("zip", np.zeros((3, 2), np.float32), manifest).items
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: images.picture(number % 3, (None, 2, 4)[number % 3]), range(24)))
+        found = list(pool.map(lambda number: read_picture(images, number % 3, (None, 2, 4)[number % 3]), range(24)))
     assert {picture.size for picture in found} == {(4, 4)}
     assert lists == ["photos.zip"]
 

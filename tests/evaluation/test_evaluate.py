@@ -53,7 +53,7 @@ def query_and_list(*levels, ties=(), depth=None):
     labels = [
         [0 if depth - column <= own else 10 * item + 1 + column for column in range(depth)] for item, own in enumerate(levels)
     ]
-    return {"embeddings": torch.tensor([[1.0, 0.0]]), "labels": [[0] * depth], "gallery": gallery, "gallery_labels": labels}
+    return {"data": torch.tensor([[1.0, 0.0]]), "labels": [[0] * depth], "gallery": gallery, "gallery_labels": labels}
 
 
 def one(report: Report, *keys: str):
@@ -772,7 +772,7 @@ def test_ks_may_be_one_number_or_anything_that_holds_numbers():
 def refused(match, kind=ValueError, **changes):
     """`evaluate` on three queries and four items, with these changes, says so."""
     given = {
-        "embeddings": torch.eye(4)[:3],
+        "data": torch.eye(4)[:3],
         "labels": [[0, 0], [1, 0], [2, 1]],
         "gallery": torch.eye(4),
         "gallery_labels": [[0, 0], [1, 0], [2, 1], [2, 1]],
@@ -794,7 +794,7 @@ def broken(value, rows=(1, 2), number=4):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_are_refused_by_row(value):
     refused(r"gallery: 2 of 4 rows \(1, 2\).*NaN.*remove the rows", gallery=broken(value))
-    refused(r"embeddings: 1 of 3 rows \(2\).*NaN", embeddings=broken(value, rows=(2,), number=3))
+    refused(r"embeddings: 1 of 3 rows \(2\).*NaN", data=broken(value, rows=(2,), number=3))
     refused(r"gallery: 2 of 4 rows \(1, 2\).*NaN", gallery=broken(value), normalize=False)
 
 
@@ -802,20 +802,20 @@ def test_vectors_of_zeros_are_refused_by_row_where_a_direction_is_needed():
     empty = torch.eye(4)
     empty[[0, 3]] = 0
     refused(r"gallery: 2 of 4 rows \(0, 3\) hold nothing but zeros.*remove the rows", gallery=empty)
-    refused(r"embeddings: 1 of 3 rows \(0\) hold nothing but zeros", embeddings=empty[:3])
+    refused(r"embeddings: 1 of 3 rows \(0\) hold nothing but zeros", data=empty[:3])
     report = evaluate(torch.eye(4)[:3], [0, 1, 2], empty, [0, 1, 2, 2], normalize=False)
     assert report["AP"] == pytest.approx((1 / 4 + 1 + (1 + 2 / 4) / 2) / 3)
 
 
 def test_products_beyond_float32_are_refused():
-    refused(r"too large|overflow|float32", gallery=1e30 * torch.eye(4), embeddings=1e30 * torch.eye(4)[:3], normalize=False)
+    refused(r"too large|overflow|float32", gallery=1e30 * torch.eye(4), data=1e30 * torch.eye(4)[:3], normalize=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "kind", "match"),
     [
-        ({"embeddings": torch.eye(3)}, ValueError, "embeddings have 3 dimensions and the gallery 4"),
-        ({"embeddings": torch.ones(3, 4, dtype=torch.long)}, TypeError, "embeddings holds torch.int64.*floating-point"),
+        ({"data": torch.eye(3)}, ValueError, "embeddings have 3 dimensions and the gallery 4"),
+        ({"data": torch.ones(3, 4, dtype=torch.long)}, TypeError, "embeddings holds torch.int64.*floating-point"),
         ({"gallery": torch.empty(0, 4), "gallery_labels": np.empty((0, 2), int)}, ValueError, r"gallery is empty"),
         ({"gallery_labels": None}, ValueError, "a gallery was given without gallery_labels.*give them"),
         ({"gallery": None}, ValueError, "gallery_labels were given without a gallery"),
@@ -870,7 +870,7 @@ def test_products_beyond_float32_are_refused():
         ({"self_index": [0, 1, 4]}, ValueError, "item 4 is to be left out, but items are numbered 0 to 3"),
         ({"self_index": [0, 1, -2]}, ValueError, "item -2 is to be left out.*−1 stands for none"),
         ({"ids": ["a", "b"]}, ValueError, "there are 2 ids for 3 rows of embeddings"),
-        ({"ids": list("abc"), "gallery_ids": list("abc")}, ValueError, "there are 3 gallery_ids for 4 rows of gallery"),
+        ({"ids": list("abc"), "gallery_ids": list("abc")}, ValueError, "there are 3 ids for 4 rows of gallery"),
         ({"ids": list("abc"), "gallery_ids": [1, 2, 3, 4]}, TypeError, "ids are <U1 and gallery_ids int64.*one type"),
         ({"ids": [1, 2, 3], "gallery_ids": [1.0, 2.0, 3.0, 4.0]}, TypeError, "ids are int64 and gallery_ids float64"),
         (

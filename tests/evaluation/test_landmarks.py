@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.evaluation.landmarks import landmark_map, landmark_map_from_files, read_predictions, read_solution
-from suprank.evaluation.rankings import RankingRun
+from suprank.evaluation.runs import Run
 from suprank.ranking import average_precision_at, heaviside, ranks
 
 # The data of DELF's metrics_test.py (tensorflow/models, Apache-2.0): four queries, the first without a prediction.
@@ -33,6 +33,16 @@ q5,None,Ignored
 """
 
 
+def mean(report):
+    (value,) = report.values()
+    return value
+
+
+def by_query(report):
+    (values,) = report.per_query.values()
+    return dict(zip(report.query_ids.tolist(), values.tolist(), strict=True))
+
+
 def written(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
@@ -43,43 +53,35 @@ def written(tmp_path, name, text):
 
 
 def test_delfs_own_vectors():
-    score = landmark_map(DELF_PREDICTIONS, DELF_SOLUTION)
-    assert float(score) == pytest.approx(0.458333, abs=1e-6)  # (0 + 1/2 + 1/3 + 1) / 4
-    assert list(score.per_query.values()) == pytest.approx([0, 1 / 2, 1 / 3, 1])
-    assert score.unanswered == 1
-    assert landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1).mean == pytest.approx(0.5)  # (0 + 0 + 1 + 1) / 4
-
-
-def test_a_score_as_a_report():
-    score = landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1)
-    report = score.report()
-    assert (list(report), report["mAP@1"]) == (["mAP@1"], score.mean)
-    assert report.per_query["mAP@1"].tolist() == list(score.per_query.values()) == [0, 0, 1, 1]
+    report = landmark_map(DELF_PREDICTIONS, DELF_SOLUTION)
+    assert report["mAP@100"] == pytest.approx(0.458333, abs=1e-6)  # (0 + 1/2 + 1/3 + 1) / 4
+    assert report.per_query["mAP@100"].tolist() == pytest.approx([0, 1 / 2, 1 / 3, 1])
     assert report.query_ids.tolist() == list(DELF_SOLUTION)
-    assert report.n_queries == 4
-    # The solution names five images; of the predictions, the first of the second query is another one.
-    assert report.n_items == score.items == 6
     assert report.settings["unanswered"] == 1
-    assert report.compare(landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1).report())["mAP@1"].difference == 0
+    assert report.n_items == 6, (
+        "the solution names five images; of the predictions, the first of the second query is another one"
+    )
+    assert landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1)["mAP@1"] == pytest.approx(0.5)  # (0 + 0 + 1 + 1) / 4
+    assert report.compare(landmark_map(DELF_PREDICTIONS, DELF_SOLUTION))["mAP@100"].difference == 0
 
 
 def test_a_repeated_prediction_scores_nothing_but_uses_up_its_place():
-    assert landmark_map({"q": ["a", "a", "b"]}, {"q": {"a", "b"}}).mean == pytest.approx((1 + 2 / 3) / 2)
-    assert landmark_map({"q": ["a", "a", "b"]}, {"q": {"a", "b"}}, k=2).mean == pytest.approx(1 / 2)
+    assert mean(landmark_map({"q": ["a", "a", "b"]}, {"q": {"a", "b"}})) == pytest.approx((1 + 2 / 3) / 2)
+    assert mean(landmark_map({"q": ["a", "a", "b"]}, {"q": {"a", "b"}}, k=2)) == pytest.approx(1 / 2)
 
 
 def test_a_query_without_prediction_counts_zero_whether_it_is_missing_or_empty():
     solution = {"q": ["a"], "r": ["a"]}
-    for predictions in ({"q": ["a"]}, {"q": ["a"], "r": []}, RankingRun.from_dict({"q": {"a": 1.0}, "r": {}})):
+    for predictions in ({"q": ["a"]}, {"q": ["a"], "r": []}, Run.from_dict({"q": {"a": 1.0}})):
         score = landmark_map(predictions, solution)
-        assert (score.mean, score.per_query, score.unanswered) == (0.5, {"q": 1.0, "r": 0.0}, 1)
-    assert landmark_map({}, solution).mean == 0
+        assert (mean(score), by_query(score), score.settings["unanswered"]) == (0.5, {"q": 1.0, "r": 0.0}, 1)
+    assert mean(landmark_map({}, solution)) == 0
 
 
 def test_the_divisor_is_the_smaller_of_k_and_the_number_of_relevant_images():
-    assert landmark_map({"q": ["a", "b"]}, {"q": list("abcd")}, k=2).mean == 1
-    assert landmark_map({"q": ["a", "b"]}, {"q": list("abcd")}, k=3).mean == pytest.approx(2 / 3)
-    assert landmark_map({"q": ["a", "b"]}, {"q": list("abcd")}).mean == 1 / 2
+    assert mean(landmark_map({"q": ["a", "b"]}, {"q": list("abcd")}, k=2)) == 1
+    assert mean(landmark_map({"q": ["a", "b"]}, {"q": list("abcd")}, k=3)) == pytest.approx(2 / 3)
+    assert mean(landmark_map({"q": ["a", "b"]}, {"q": list("abcd")})) == 1 / 2
 
 
 # Agreement
@@ -93,10 +95,12 @@ def test_it_is_average_precision_at_k_of_the_ranks(k):
     assert positive.any(-1).all()
     expected = average_precision_at(ranks(scores, positive.int(), minus=heaviside), positive, k)
     order = scores.argsort(descending=True)
-    run = RankingRun(range(20), order, scores.gather(1, order))
     solution = {query: row.nonzero()[:, 0].tolist() for query, row in enumerate(positive)}
-    assert list(landmark_map(run, solution, k).per_query.values()) == pytest.approx(expected.tolist())
-    assert landmark_map(dict(enumerate(order)), solution, k) == landmark_map(run, solution, k)  # rows of a tensor
+    found = landmark_map(dict(enumerate(order)), solution, k)  # rows of a tensor
+    assert list(by_query(found).values()) == pytest.approx(expected.tolist())
+    run = Run(np.arange(20).repeat(40), order.flatten().numpy(), scores.gather(1, order).flatten().numpy())
+    texts = {str(query): [*map(str, items)] for query, items in solution.items()}
+    assert list(by_query(landmark_map(run, texts, k)).values()) == list(by_query(found).values())
 
 
 # Laws
@@ -107,14 +111,14 @@ QUERIES = st.dictionaries(st.sampled_from("qrstu"), st.sets(st.integers(0, 9), m
 @given(QUERIES, st.data(), st.integers(1, 12))
 def test_only_the_relevant_first_in_full_score_one_and_the_mean_is_over_the_solution(solution, data, k):
     ideal = {query: sorted(items) for query, items in solution.items()}
-    assert landmark_map(ideal, solution, k).mean == pytest.approx(1)
+    assert mean(landmark_map(ideal, solution, k)) == pytest.approx(1)
     predictions = {query: data.draw(st.lists(st.integers(0, 9), max_size=12)) for query in solution}
     score = landmark_map(predictions, solution, k)
-    assert all(0 <= value <= 1 for value in score.per_query.values())
-    assert score.mean == pytest.approx(np.mean([score.per_query[query] for query in solution]))
+    assert all(0 <= value <= 1 for value in by_query(score).values())
+    assert mean(score) == pytest.approx(np.mean([by_query(score)[query] for query in solution]))
     without_repetition = {query: list(dict.fromkeys(items)) for query, items in predictions.items()}
-    assert landmark_map(without_repetition, solution, k).mean >= score.mean - 1e-12
-    assert landmark_map({query: items[:k] for query, items in predictions.items()}, solution, k).mean == score.mean
+    assert mean(landmark_map(without_repetition, solution, k)) >= mean(score) - 1e-12
+    assert mean(landmark_map({query: items[:k] for query, items in predictions.items()}, solution, k)) == mean(score)
 
 
 # Files
@@ -137,18 +141,18 @@ def test_files_are_scored_by_usage_and_ignored_predictions_cost_nothing(tmp_path
     predictions = written(tmp_path, "predictions.csv", "id,images\nq1,a \nq4,x c\nq2,b x a\nq5,\n")
     solution = written(tmp_path, "solution.csv", SOLUTION)
     public = landmark_map_from_files(predictions, solution, usage="Public")
-    assert (public.mean, public.unanswered) == (pytest.approx((1 + 2 / 3) / 2), 0)
+    assert (mean(public), public.settings["unanswered"]) == (pytest.approx((1 + 2 / 3) / 2), 0)
     private = landmark_map_from_files(predictions, solution, usage="Private")
-    assert private.per_query == {"q3": 0.0, "q4": 0.5}
-    assert landmark_map_from_files(predictions, solution).per_query.keys() == {"q2", "q3", "q4"}
-    assert landmark_map_from_files(predictions, solution, k=1).mean == pytest.approx(1 / 3)
+    assert by_query(private) == {"q3": 0.0, "q4": 0.5}
+    assert by_query(landmark_map_from_files(predictions, solution)).keys() == {"q2", "q3", "q4"}
+    assert mean(landmark_map_from_files(predictions, solution, k=1)) == pytest.approx(1 / 3)
     stranger = written(tmp_path, "stranger.csv", "id,images\nq9,a\n")
     with pytest.raises(ValueError, match="stranger.csv: query 'q9' is not in"):
         landmark_map_from_files(stranger, solution)
 
 
 def test_a_run_saved_as_csv_is_a_prediction_file(tmp_path):
-    run = RankingRun.from_dict({"q2": {"x": 0.1, "a": 0.9}, "q4": {"c": 0.2}})
+    run = Run.from_dict({"q2": {"x": 0.1, "a": 0.9}, "q4": {"c": 0.2}})
     run.save(tmp_path / "a.csv")
     assert read_predictions(tmp_path / "a.csv") == {"q2": ["a", "x"], "q4": ["c"]}
 
@@ -166,8 +170,8 @@ def test_a_run_saved_as_csv_is_a_prediction_file(tmp_path):
         ({"q": "a b"}, {"q": ["a"]}, TypeError, "the prediction for 'q' is the text 'a b'"),
         ({"q": ["a"]}, {"q": "a b"}, TypeError, "the solution of 'q' is the text 'a b'"),
         ({"q": [7]}, {"q": ["a"]}, TypeError, "predicted ids look like 7 and those of the solution like 'a'"),
-        (RankingRun(["q"], [[7]], [[0.5]]), {"q": ["a"]}, TypeError, "RankingRun.named"),
-        ([("q", ["a"])], {"q": ["a"]}, TypeError, "must be a RankingRun or a mapping"),
+        (Run(["q"], ["7"], [0.5]), {"q": [7]}, TypeError, "none can match; write both as text"),
+        ([("q", ["a"])], {"q": ["a"]}, TypeError, "must be a Run or a mapping"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(predictions, solution, error, complaint):
@@ -189,7 +193,7 @@ def test_k_starts_at_one():
         ("q,a  b,Public", "blank too many"),
         ("q2,a,Public", "query 'q2' is repeated"),
         ("q5,a,Public", "query 'q5' is repeated"),
-        ("q,a", "malformed"),
+        ("q,a", "has 2 cells"),
     ],
 )
 def test_a_bad_row_of_a_solution_is_named(tmp_path, row, complaint):
@@ -198,7 +202,7 @@ def test_a_bad_row_of_a_solution_is_named(tmp_path, row, complaint):
 
 
 def test_a_solution_needs_its_header_and_a_known_usage(tmp_path):
-    with pytest.raises(ValueError, match="solution.csv:1: the header is 'q2,a,Public'"):
+    with pytest.raises(ValueError, match="solution.csv:1: the header is 'q2,a,Public"):
         read_solution(written(tmp_path, "solution.csv", "q2,a,Public\n"))
     with pytest.raises(ValueError, match="usage='Ignored' must be"):
         read_solution(written(tmp_path, "solution.csv", SOLUTION), "Ignored")

@@ -31,7 +31,7 @@ def found(collection, k, **settings):
 
 def test_the_nearest_come_first_and_the_query_is_not_among_them():
     run = top_k(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]), k=2)
-    assert run.item_ids.tolist() == [[1, 2], [0, 2], [1, 0]]
+    assert run.rows.tolist() == [[1, 2], [0, 2], [1, 0]]
     assert run.scores[0].tolist() == pytest.approx([0.8, 0.0])
     assert list(run.query_ids) == [0, 1, 2]
 
@@ -46,7 +46,7 @@ def test_any_list_is_the_loops(ordering, collection, k):
     for query, (scores, level) in enumerate(collection.lists()):
         kept = [j for j, own in enumerate(level) if own >= 0]
         expected = sorted(kept, key=lambda j: (-scores[j], j))[:k]
-        item, score = run.item_ids[query].tolist(), run.scores[query].tolist()
+        item, score = run.rows[query].tolist(), run.scores[query].tolist()
         number = len(expected)
         assert score[:number] == [scores[j] for j in expected]
         assert score[number:] == [-math.inf] * (len(score) - number)
@@ -63,43 +63,42 @@ def test_any_list_is_the_loops(ordering, collection, k):
 @pytest.mark.parametrize("budget", [1, 2**16, 2**20])
 def test_the_memory_budget_changes_nothing(budget):
     collection = random_collection(0, 40, 700, 19)
-    assert found(collection, 30, memory_budget=budget) == found(collection, 30)
+    assert list(found(collection, 30, memory_budget=budget)) == list(found(collection, 30))
 
 
 def test_which_of_equal_items_make_the_list_does_not_depend_on_the_budget():
     gallery = torch.ones(300, 4)
     runs = [top_k(torch.ones(1, 4), gallery, 5, memory_budget=budget) for budget in (None, 1)]
-    assert runs[0].item_ids.tolist() == runs[1].item_ids.tolist() == [[0, 1, 2, 3, 4]], (
-        "equal scores stand in the order of items"
-    )
+    assert runs[0].rows.tolist() == runs[1].rows.tolist() == [[0, 1, 2, 3, 4]], "equal scores stand in the order of items"
 
 
 def test_a_k_beyond_the_gallery_gives_shorter_lists():
     run = top_k(torch.eye(3), k=100)
-    assert run.item_ids.shape == (3, 3)
-    assert run.item_ids[:, -1].tolist() == [-1] * 3
+    assert run.rows.shape == (3, 3)
+    assert run.rows[:, -1].tolist() == [-1] * 3
     assert run.scores[:, -1].tolist() == [-math.inf] * 3
 
 
 def test_items_are_called_by_their_ids():
     run = top_k(torch.eye(3)[:2], torch.eye(3), 2, ids=["q", "b"], gallery_ids=["a", "b", "c"])
-    assert list(run.query_ids) == ["q", "b"]
-    assert run.item_ids.tolist() == [["a", "b"], ["a", "c"]]
+    assert {query: [item for item, _ in items] for query, items in run} == {"q": ["a", "b"], "b": ["a", "c"]}
+    assert run.run().to_dict() == {query: dict(items) for query, items in run}
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint8, np.uint32, np.uint64, str])
 def test_ids_of_any_kind_pad_short_lists(kind):
     ids = np.array([5, 6, 7]).astype(kind)
     run = top_k(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]), k=10, ids=ids)
-    padding = "" if kind is str else -1
-    assert run.item_ids.tolist() == [[ids[1], ids[2], padding], [ids[0], ids[2], padding], [ids[1], ids[0], padding]]
+    expected = {ids[0]: [ids[1], ids[2]], ids[1]: [ids[0], ids[2]], ids[2]: [ids[1], ids[0]]}
+    assert {query: [item for item, _ in items] for query, items in run} == expected
+    assert list(run.run().to_dict()) == [str(one) for one in ids]
 
 
 def test_ids_may_be_python_objects_also_where_lists_are_short():
     names = np.array(["a", "b", "c"], dtype=object)  # as pandas gives them
     run = top_k(torch.eye(3), k=100, ids=names)
-    assert run == top_k(torch.eye(3), k=100, ids=names.tolist())
-    assert run.lengths.tolist() == [2, 2, 2]
+    assert run.run() == top_k(torch.eye(3), k=100, ids=names.tolist()).run()
+    assert [len(items) for _, items in run] == [2, 2, 2]
 
 
 def test_progress_ends_at_the_total():

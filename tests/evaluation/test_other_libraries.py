@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from suprank.evaluation import evaluate_protocol
+from suprank.evaluation import evaluate
 from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
 
@@ -115,7 +115,7 @@ def test_the_protocol_dml_is_pytorch_metric_learnings_with_its_default_k():
     labels[3] = labels.max() + 1  # a query without positives
     unit = torch.nn.functional.normalize(torch.tensor(collection.embeddings))
     theirs = calculator.get_accuracy(unit, labels, unit, labels, ref_includes_query=True)
-    report = evaluate_protocol("dml", torch.tensor(collection.embeddings), labels, progress=False)
+    report = evaluate(torch.tensor(collection.embeddings), labels, progress=False, protocol="dml")
     assert {name: report[name] for name in names} == pytest.approx(theirs, rel=1e-5)
 
 

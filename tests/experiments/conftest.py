@@ -1,6 +1,6 @@
 import pytest
 
-from suprank.experiments import runner
+from suprank.experiments import old_runner as runner
 from tests.experiments.runs import trainer_command
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from suprank.experiments import Task, fork_server, run_tasks, runner
+from suprank.experiments import Task, fork_server, run_tasks
+from suprank.experiments import old_runner as runner
 from suprank.experiments.fork_server import ForkServer
-from suprank.experiments.runner import lock_experiment
+from suprank.experiments.old_runner import lock_experiment
 from suprank.system import custom_code
 from suprank.training.recipe import to_toml
 from tests.experiments.runs import exit_code, is_alive, some_tasks
@@ -231,7 +232,7 @@ def test_a_run_that_is_terminated_before_it_is_forked_is_not_started():
 SWEEP = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from suprank.experiments import ExperimentStopped, Task, runner
+    from suprank.experiments import ExperimentStopped, Task, old_runner as runner
 
     with open("begun", "a") as file:  # there is no `if __name__ == "__main__"`
         file.write("x")

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from suprank.experiments import Grid, Outcome, Sweep, collect_sweep, sweep
+from suprank.experiments.old_runner import lock_experiment
 from suprank.experiments.results import read_outcome
-from suprank.experiments.runner import lock_experiment
 from tests.experiments.runs import config, write_recipe
 
 

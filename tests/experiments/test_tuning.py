@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
-from suprank.experiments import Display, SearchSettings, compare, plan_comparison, plots, runner, slurm, tuning
+from suprank.experiments import Display, SearchSettings, compare, plan_comparison, plots, slurm, tuning
+from suprank.experiments import old_runner as runner
 from suprank.experiments.folds import fold_level, fold_manifests
-from suprank.experiments.runner import EndedTask
+from suprank.experiments.old_runner import EndedTask
 from suprank.training.batches import batches_per_epoch
 from suprank.training.loop import train
 from suprank.training.recipe import read_recipe, to_toml

@@ -25,7 +25,7 @@ from suprank.experiments import (
     runner,
     worker_processes,
 )
-from suprank.experiments.runner import lock_experiment
+from suprank.experiments.old_runner import lock_experiment
 from suprank.experiments.worker_processes import optional_pool
 from suprank.system import custom_code
 from suprank.training.recipe import to_toml
@@ -289,7 +289,7 @@ def test_a_worker_that_does_not_end_with_the_pool_is_killed(monkeypatch):
 EXPERIMENT = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from suprank.experiments import ExperimentStopped, Task, WorkerPool, runner, worker_processes
+    from suprank.experiments import ExperimentStopped, Task, WorkerPool, old_runner as runner, worker_processes
 
     worker_processes._WORK = Path("stand_in.py").read_text()
     tasks = [Task.create(name, sys.argv[1], [], Path.cwd() / "runs") for name in "abc"]

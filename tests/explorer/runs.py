@@ -18,7 +18,6 @@ from PIL import Image
 from suprank.data import Manifest
 from suprank.embedding.query_gallery import combine_parts
 from suprank.evaluation import evaluate
-from suprank.explorer.findings.query_metrics import evaluate_data
 
 GROUPS = ("<script>alert('group')</script>", "größte Ähre 🌾", "plain")
 """What the coarse classes are called: a page must show this as it is, and run none of it."""
@@ -146,7 +145,7 @@ def of_arrays(name, rows, manifest, gallery=None, gallery_manifest=None):
 
 def evaluated(data):
     """The report that the pages are made of."""
-    return evaluate_data(data, per_query=True, intervals=True)
+    return evaluate(data, per_query=True, intervals=True)
 
 
 FIRST_ITEMS = (

@@ -9,7 +9,6 @@ from suprank import open_data
 from suprank.data import Manifest
 from suprank.data.images import BrokenImage
 from suprank.evaluation import evaluate
-from suprank.explorer.findings.query_metrics import evaluate_data
 from suprank.explorer.images import best_items, read_picture, shared_levels, unit_blocks
 from tests.explorer import runs
 
@@ -22,9 +21,9 @@ def pictures(tmp_path):
 def test_evaluation_is_that_of_the_embeddings_for_all_queries_and_for_some(tmp_path, pictures):
     data = open_data(runs.embeddings(tmp_path / "e", pictures))
     plain = evaluate(runs.vectors(pictures), pictures.labels, level_names=["class", "group"], progress=False)
-    assert evaluate_data(data).means == plain.means
-    some, every = np.array([20, 3]), evaluate_data(data, metrics=["AP"], per_query=True)
-    assert evaluate_data(data, some, metrics=["AP"])["AP"] == pytest.approx(every.per_query["AP"][some].mean())
+    assert evaluate(data).means == plain.means
+    some, every = np.array([20, 3]), evaluate(data, metrics=["AP"], per_query=True)
+    assert evaluate(data, some, metrics=["AP"])["AP"] == pytest.approx(every.per_query["AP"][some].mean())
 
 
 def test_the_best_items_are_in_exact_order_with_copies_but_not_the_query(pictures):
@@ -57,7 +56,7 @@ def test_images_without_labels_are_searched_but_not_evaluated(tmp_path, pictures
     data = open_data(runs.embeddings(tmp_path / "e", bare, runs.vectors(pictures)))
     assert best_items(data, [0], 3)[0].shape == (1, 3)
     with pytest.raises(ValueError, match="no labels"):
-        evaluate_data(data)
+        evaluate(data)
 
 
 def test_unit_rows_have_length_one_in_float32_whatever_is_stored(pictures):

@@ -55,7 +55,7 @@ def test_exact_search_is_brute_force_and_top_k():
     np.testing.assert_array_equal(found.rows, rows)
     np.testing.assert_allclose(found.scores, scores, atol=1e-6)
     run = top_k(queries, vectors, 10, progress=False)
-    np.testing.assert_array_equal(found.rows, run.item_ids)
+    np.testing.assert_array_equal(found.rows, run.rows)
     np.testing.assert_allclose(found.scores, run.scores, atol=1e-6)
 
 

@@ -1,14 +1,16 @@
-"""A locked folder is refused to a second process, until the first one ends, however it ends."""
+"""A locked folder is refused to another process until the first one ends, however it ends; folders are built once or not at all."""
 
+import multiprocessing
 import os
 import platform
 import subprocess
 import sys
+import time
 
 import pytest
 
 from suprank.files.folders import foreign_file
-from suprank.files.locking import LOCK, lock_folder
+from suprank.files.locking import LOCK, build_once, lock_folder
 
 HOLDER = """
 import multiprocessing, os, subprocess, time
@@ -82,3 +84,50 @@ def test_a_lock_and_a_half_written_file_are_not_foreign(tmp_path):
     assert foreign_file(tmp_path, "run.json") == "thesis.tex"
     (tmp_path / "run.json").touch()
     assert foreign_file(tmp_path, "run.json") is None
+
+
+# Folders that are built once
+
+
+def _write(folder):
+    (folder / "a.txt").write_text("ma")
+    time.sleep(0.3)
+    (folder / "a.txt").write_text("made")
+    (folder / f"{os.getpid()}").touch()
+
+
+def _build_slowly(folder):
+    build_once(folder, _write, "")
+
+
+def test_a_folder_is_built_by_one_process_and_the_others_wait(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_build_slowly, args=(tmp_path / "set" / "k",)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert (tmp_path / "set" / "k" / "a.txt").read_text() == "made"
+    assert len(list((tmp_path / "set" / "k").iterdir())) == 2, "one of them wrote"
+    assert build_once(tmp_path / "set" / "k", None, "") == tmp_path / "set" / "k"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_interrupted_build_leaves_nothing_and_the_next_starts_again(tmp_path, error):
+    def interrupted(folder):
+        (folder / "b.txt").touch()
+        raise error
+
+    with pytest.raises(error):
+        build_once(tmp_path / "k", interrupted, "")
+    assert [path.name for path in tmp_path.iterdir()] == [".k.lock"]
+    (tmp_path / ".k.unfinished").mkdir()  # of a process that was killed
+    (tmp_path / ".k.unfinished" / "b.txt").touch()
+    assert sorted(path.name for path in build_once(tmp_path / "k", _write, "").iterdir()) == [f"{os.getpid()}", "a.txt"]
+
+
+def test_a_place_that_cannot_be_written_names_the_way_out(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file is not writable .*; set SUPRANK_CACHE"):
+        build_once(tmp_path / "file" / "k", _write, "set SUPRANK_CACHE")

@@ -308,7 +308,7 @@ def _landmarks() -> Any:
     ids = [f"i{item}" for item in range(30)]
     predictions = {f"q{row}": [ids[item] for item in np.argsort(uniform(17 + row, 30))[:12]] for row in range(4)}
     solution = {f"q{row}": [ids[item] for item in range(row, 30, 3 + row)] for row in range(4)}
-    return [float(evaluation.landmark_map(predictions, solution, k)) for k in (1, 5, 100)]
+    return [evaluation.landmark_map(predictions, solution, k)[f"mAP@{k}"] for k in (1, 5, 100)]
 
 
 def _gap() -> Any:
@@ -444,7 +444,7 @@ def _qrels(folder: Path) -> Any:
         f"image {row}": {f"image {item + 100}": grade for item, grade in enumerate(own)} for row, own in enumerate(grades)
     }
     (folder / "qrels.json").write_text(json.dumps(judged))
-    return _files_and_gallery(folder, start=100, protocol="mieb", qrels=folder / "qrels.json")
+    return _files_and_gallery(folder, start=100, protocol="mieb", truth=folder / "qrels.json")
 
 
 def _solution(folder: Path) -> Any:
@@ -458,14 +458,14 @@ def _solution(folder: Path) -> Any:
     (folder / "q.csv").write_text("\n".join(["id,place", *(f"image {row},a" for row in range(20))]) + "\n")
     (folder / "g.csv").write_text("\n".join(["id,place", *(f"image_{row},a" for row in range(60))]) + "\n")
     places = (folder / "q.npy", folder / "q.csv", folder / "g.npy", folder / "g.csv")
-    return suprank.evaluate(*places, id_column="id", protocol="gldv2", solution=folder / "solution.csv", usage="Private")
+    return suprank.evaluate(*places, id_column="id", protocol="gldv2", truth=f"{folder}/solution.csv:Private")
 
 
 def _revisited(folder: Path) -> Any:
     lists = whole(30, 4, 6, 40)
     truth = [{name: np.flatnonzero(own == place) for place, name in enumerate(("easy", "hard", "junk"))} for own in lists]
     arrays = (signs(31, 6, 16).astype(np.float32), None, signs(32, 40, 16).astype(np.float32))
-    return suprank.evaluate(*arrays, protocol="revisited", ground_truth=truth)
+    return suprank.evaluate(*arrays, protocol="revisited", truth=truth)
 
 
 def _files_with_head(folder: Path) -> Any:

@@ -11,10 +11,11 @@ import safetensors.torch
 import timm
 import torch
 import yaml
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import EvalResult, ModelCard, constants
 
 from suprank.files.atomic import DiskFullError
 from suprank.models import Embedder, HubError, UntrustedCodeError, WeightsError, hub
+from suprank.models.model_card import code, markdown
 from tests import fake_hub
 from tests.models import tiny
 
@@ -66,16 +67,10 @@ def test_what_is_loaded_from_the_hub_is_what_was_pushed_to_the_last_bit(online, 
     assert not loaded.training
 
 
-def test_a_model_is_one_commit_and_the_hub_is_told_who_asks(online):
-    pushed(online)
-    assert len(online.paths("/commit/")) == 1
-    assert all(one.agent.startswith("suprank/") for one in online.asked if one.path.startswith("/api/models"))
-
-
 def test_a_branch_is_made_and_loaded_by_its_name_and_by_its_commit(online):
     first = pushed(online)
     second = tiny.embedder(seed=2, dim=8)
-    commit = second.push_to_hub("org/model", revision="experiment")
+    commit = second.push_to_hub("org/model", branch="experiment")
     assert Embedder.from_pretrained("org/model").fingerprint() == first.fingerprint()
     for name, options in (
         ("org/model", {"revision": "experiment"}),
@@ -83,7 +78,7 @@ def test_a_branch_is_made_and_loaded_by_its_name_and_by_its_commit(online):
         ("hf-hub:org/model@experiment", {}),
     ):
         assert Embedder.from_pretrained(name, **options).fingerprint() == second.fingerprint()
-    tiny.embedder(seed=3, dim=8).push_to_hub("org/model", revision="experiment")  # a branch that is there
+    tiny.embedder(seed=3, dim=8).push_to_hub("org/model", branch="experiment")  # a branch that is there
     assert online.repositories["org/model"].branches["experiment"] != commit.oid
     with pytest.raises(ValueError, match="name two revisions"):
         Embedder.from_pretrained("org/model@a", revision="b")
@@ -117,27 +112,6 @@ def test_what_was_loaded_once_needs_no_network_by_its_commit_or_with_local_files
     assert Embedder.from_pretrained("org/model", revision=commit).fingerprint() == embedder.fingerprint()
 
 
-def test_a_cache_can_be_named_and_a_download_forced(online, tmp_path):
-    pushed(online)
-    for _ in range(2):
-        Embedder.from_pretrained("org/model", cache_dir=tmp_path / "elsewhere", force_download=True)
-    downloads = [one for one in online.asked if one.method == "GET" and one.path.endswith("model.safetensors")]
-    assert len(downloads) == 2
-    assert (tmp_path / "elsewhere" / "models--org--model").is_dir()
-
-
-def test_a_folder_of_a_repository_is_what_would_be_pushed(online, tmp_path):
-    embedder = tiny.embedder(dim=8)
-    embedder.save_repository(tmp_path / "dry", "org/model", files={"gallery.png": b"png"})
-    assert online.asked == []
-    embedder.push_to_hub("org/model", files={"gallery.png": b"png"})
-    files = online.repositories["org/model"].files
-    assert {file.name: file.read_bytes() for file in (tmp_path / "dry").iterdir()}.items() <= files.items()
-    embedder.save_repository(tmp_path / "dry", "org/model")  # without what no longer belongs to it
-    embedder.push_to_hub("org/model")
-    assert "gallery.png" not in {*online.repositories["org/model"].files, *(file.name for file in (tmp_path / "dry").iterdir())}
-
-
 # Who may
 
 
@@ -152,40 +126,12 @@ def test_a_private_repository_is_for_those_who_may_read_it(online, monkeypatch):
     Embedder.from_pretrained("org/secret", token=fake_hub.WRITE)
 
 
-def test_private_never_means_public(online):
-    online.add("org/public", {"README.md": b""})
-    with pytest.raises(HubError, match=r"org/public is there already and public, so private=True would not hide"):
-        tiny.embedder().push_to_hub("org/public", private=True)
-    assert set(online.repositories["org/public"].files) == {"README.md"}
-
-
-@pytest.mark.parametrize("token", [fake_hub.READ, None])
-def test_pushing_needs_a_token_that_may_write(online, monkeypatch, token):
-    monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(HubError, match=r"org/model cannot be written to .*; log in with a token that has write access"):
-        tiny.embedder().push_to_hub("org/model", token=token)
-
-
 def test_whether_a_token_may_write_is_known_before_any_work(online):
     hub.check_token("org/model")
     with pytest.raises(HubError, match=r"org/model cannot be written to: the token of reader may only read; log in with one"):
         hub.check_token("org/model", fake_hub.READ)
     with pytest.raises(HubError, match=r"org/model cannot be written to \(.*; log in with a token that has write access"):
         hub.check_token("org/model", "hf_expired")
-
-
-def test_a_gated_repository_says_where_to_ask(online, monkeypatch):
-    pushed(online)
-    online.repositories["org/model"].gated = True
-    monkeypatch.setenv("HF_TOKEN", fake_hub.READ)
-    with pytest.raises(HubError, match=rf"org/model is gated; accept its conditions on {online.url}/org/model, and log in"):
-        Embedder.from_pretrained("org/model")
-
-
-def test_a_wrong_token_is_named_as_the_reason(online):
-    pushed(online)
-    with pytest.raises(HubError, match=r"org/model cannot be read \(.*401.*log in with a token that may"):
-        Embedder.from_pretrained("org/model", token="hf_expired")
 
 
 def test_code_is_neither_pushed_nor_run_unless_it_is_trusted(online, tmp_path, monkeypatch, forget_consents):
@@ -207,6 +153,94 @@ def test_code_is_neither_pushed_nor_run_unless_it_is_trusted(online, tmp_path, m
 # What goes wrong
 
 
+def read(name, revision=None, **options):
+    return lambda: Embedder.from_pretrained(name, revision=revision, **options)
+
+
+def push(name, **options):
+    return lambda: tiny.embedder().push_to_hub(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (read("org/nothing"), r"there is no model org/nothing on http\S+, or it is private; check the name"),
+        (read("org/model", "v9"), r"org/model has no revision 'v9'; name a commit, or a branch or tag that http\S+/org/model"),
+        (read("org/model", token="hf_expired"), r"org/model cannot be read \(.*401.*log in with a token that may"),
+        (read("org/gated", token=fake_hub.READ), r"org/gated is gated; accept its conditions on http\S+/org/gated, and log in"),
+        (read("org/timm"), r"org/timm is not an embedder of suprank: it has no embedder.json, .* hf-hub:org/timm"),
+        (read("org/half"), r"org/half is incomplete: it has embedder.json and no model.safetensors; push"),
+        (read("org/model", local_files_only=True), r"cannot be downloaded: local_files_only=True, and the cache"),
+        (push("org/new", token=fake_hub.READ), r"org/new cannot be written to .*; log in with a token that has write access"),
+        (push("org/model", private=True), r"org/model is there already and public, so private=True would not hide"),
+    ],
+)
+def test_what_the_hub_refuses_is_said_in_a_sentence_with_the_way_out(online, action, message):
+    pushed(online)
+    files = dict(online.repositories["org/model"].files)
+    online.add("org/gated", files, gated=True)
+    online.add("org/timm", {"config.json": b"{}"})
+    online.add("org/half", {"embedder.json": files["embedder.json"]})
+    with pytest.raises(HubError, match=message):
+        action()
+    assert online.repositories["org/model"].files == files
+
+
+def test_nothing_but_the_two_files_of_an_embedder_is_downloaded(online, tmp_path):
+    pushed(online)
+    online.repositories["org/model"].commit({"model.py": b"1 / 0", "pytorch_model.bin": b"pickle"})
+    Embedder.from_pretrained("org/model", cache_dir=tmp_path / "elsewhere")
+    assert {file.name for file in tmp_path.glob("elsewhere/*/snapshots/*/*")} == {"embedder.json", "model.safetensors"}
+
+
+def hang_up(handler):
+    handler.close_connection = True
+
+
+def cut_off(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(500 * b"x")
+    handler.close_connection = True
+
+
+@pytest.mark.parametrize("fault", ["refuses", "is slow", "has an error", "breaks off"])
+def test_without_the_hub_the_cache_is_used_and_hf_hub_offline_stays_as_it_is(online, monkeypatch, fault):
+    embedder = pushed(online)
+    Embedder.from_pretrained("org/model")
+    online.add("org/another", online.repositories["org/model"].files)
+    if fault == "refuses":
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    elif fault == "is slow":
+        monkeypatch.setattr(hub, "HUB_SECONDS", 0.1)
+        online.fault(lambda handler: time.sleep(0.5), "^/api/models")
+    elif fault == "has an error":
+        online.fault(503, "^/api/models")
+    else:
+        online.fault(cut_off, "^/org/another/.*safetensors", method="GET")
+    start = time.monotonic()
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+    message = {
+        "has an error": r"has a problem of its own \(error 503\)",
+        "breaks off": r"org/another@\w+ cannot be downloaded \(",
+    }
+    with pytest.raises(HubError, match=message.get(fault, r"^org/another cannot be downloaded: http\S+ does not answer")):
+        Embedder.from_pretrained("org/another")
+    assert time.monotonic() - start < 20  # a fraction of a second on an idle machine
+    assert not constants.HF_HUB_OFFLINE
+
+
+def test_a_user_who_is_offline_is_asked_nothing(online, monkeypatch):
+    embedder = pushed(online)
+    Embedder.from_pretrained("org/model")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    without_network(monkeypatch)
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+    with pytest.raises(HubError, match=r"org/another cannot be downloaded: HF_HUB_OFFLINE is set, and the cache"):
+        Embedder.from_pretrained("org/another")
+
+
 def test_names_that_are_none_are_refused_before_any_request(online):
     for name in ("b", "a/b/c", "-a/b", "a/b--c", "a/b.git", "org/" + 97 * "x"):
         with pytest.raises(ValueError, match="is not the name of a repository"):
@@ -214,111 +248,21 @@ def test_names_that_are_none_are_refused_before_any_request(online):
     assert online.asked == []
 
 
-def test_a_repository_that_is_not_there_and_one_of_something_else(online):
-    online.add("org/other", {"config.json": b"{}"})
-    with pytest.raises(HubError, match=r"there is no model org/nothing on http\S+, or it is private; check the name"):
-        Embedder.from_pretrained("org/nothing")
-    with pytest.raises(
-        HubError, match=r"org/other is not an embedder of suprank: it has no embedder.json, .* hf-hub:org/other"
-    ):
-        Embedder.from_pretrained("org/other")
-
-
-def test_a_revision_that_is_not_there_lists_those_there_are(online):
-    pushed(online)
-    with pytest.raises(HubError, match=r"org/model has no revision 'v9'; choose from main, or name a commit"):
-        Embedder.from_pretrained("org/model", revision="v9")
-
-
-def test_half_a_repository_and_weights_of_another_push_are_noticed(online):
-    pushed(online)
-    files = dict(online.repositories["org/model"].files)
-    online.add("org/half", {"embedder.json": files["embedder.json"]})
-    with pytest.raises(HubError, match=r"org/half is incomplete: it has embedder.json and no model.safetensors; push"):
-        Embedder.from_pretrained("org/half")
-    online.add("org/mixed", {**files, "model.safetensors": safetensors.torch.save({"a": torch.ones(1)})})
-    with pytest.raises(WeightsError, match=r"is not the file that embedder\.json describes"):
-        Embedder.from_pretrained("org/mixed")
-
-
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [(429, r"refuses more requests for now \(error 429\); wait"), (500, r"problem of its own \(error 500\); try again later")],
-)
-def test_a_hub_that_is_busy_or_broken_says_so_both_ways(online, status, message):
-    pushed(online)
-    online.fault(status, "/resolve/")
-    with pytest.raises(HubError, match=message):
-        Embedder.from_pretrained("org/model")
-    online.fault(status, "/preupload/")
-    with pytest.raises(HubError, match=message):
-        tiny.embedder().push_to_hub("org/model")
-
-
-def test_errors_that_pass_are_tried_again(online):
-    embedder = pushed(online)
-    online.fault(503, "/resolve/", times=2)
-    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
-
-
 def test_weights_that_cannot_be_uploaded_leave_the_repository_as_it_was(online):
     embedder = pushed(online)
     before = dict(online.repositories["org/model"].files)
-    online.fault(500, "/lfs/")
-    with pytest.raises(HubError, match=r"problem of its own \(error 500\)"):
-        tiny.embedder(seed=2, dim=8).push_to_hub("org/model")
+    for path, status, message in (
+        ("/lfs/", 500, r"has a problem of its own \(error 500\); try again later"),
+        ("/preupload/", hang_up, r"org/model cannot be uploaded .*check the network, or HF_ENDPOINT, and try again"),
+        ("/preupload/", 429, r"refuses more requests for now \(error 429\); wait"),
+        ("/commit/", 403, r"org/model cannot be written to .*log in with a token that has write access"),
+    ):
+        online.fault(status, path)
+        with pytest.raises(HubError, match=message):
+            tiny.embedder(seed=2, dim=8).push_to_hub("org/model")
+        online.faults.clear()
     assert online.repositories["org/model"].files == before
     assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
-
-
-def test_a_download_that_is_cut_off_continues_where_it_stopped(online):
-    embedder = pushed(online)
-    content = online.repositories["org/model"].files["model.safetensors"]
-
-    def cut_off(handler):
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        handler.wfile.write(content[: len(content) // 2])
-        handler.close_connection = True
-
-    online.fault(cut_off, "model.safetensors", times=1, method="GET")
-    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
-    online.fault(cut_off, "model.safetensors", method="GET")
-    with pytest.raises(HubError, match=r"org/model@\w+ cannot be downloaded \(.*; try again"):
-        Embedder.from_pretrained("org/model", force_download=True)
-
-
-def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_helps(online, monkeypatch):
-    embedder = pushed(online)
-    Embedder.from_pretrained("org/model")
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    start = time.monotonic()
-    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
-    for address in ("http://127.0.0.1:9", "no address"):
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        with pytest.raises(
-            HubError, match=r"^org/another cannot be downloaded \(.* does not answer\), and the cache \(.*\) does"
-        ):
-            Embedder.from_pretrained("org/another")
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(HubError, match=r"org/another cannot be downloaded \(local_files_only=True\)"):
-        Embedder.from_pretrained("org/another", local_files_only=True)
-    assert not constants.HF_HUB_OFFLINE
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HubError, match=r"org/another cannot be downloaded \(HF_HUB_OFFLINE is set\)"):
-        Embedder.from_pretrained("org/another")
-    assert time.monotonic() - start < 30  # a fraction of a second on an idle machine
-
-
-def test_a_hub_that_is_too_slow_counts_as_one_that_does_not_answer(online, monkeypatch):
-    embedder = pushed(online)
-    Embedder.from_pretrained("org/model")
-    monkeypatch.setattr(hub, "HUB_SECONDS", 0.1)
-    online.fault(lambda handler: time.sleep(0.5), "^/$")
-    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
-    with pytest.raises(HubError, match=rf"^org/another cannot be downloaded \({online.url} does not answer\)"):
-        Embedder.from_pretrained("org/another")
 
 
 def test_a_full_disk_is_named(online, monkeypatch):
@@ -329,27 +273,56 @@ def test_a_full_disk_is_named(online, monkeypatch):
         Embedder.from_pretrained("org/model")
 
 
-# The card, and the page on all this
+# The card
 
 
-def test_code_of_the_page_on_the_hub_runs(online, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_code_of_the_page_on_models_runs(online, tmp_path):
     _, commit = on_the_hub(online, name="timm/resnet50.a1_in1k")
-    page = (Path(__file__).parents[2] / "docs" / "hub.md").read_text()
-    names = {}
-    exec("\n".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)), names)
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    names = {"Embedder": Embedder}
+    blocks = re.findall(r"^```\{code-block\} python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    exec("\n".join(blocks), names)
     assert online.repositories["org/birds"].private
-    assert Embedder.load("model").config.backbone == f"hf-hub:timm/resnet50.a1_in1k@{commit}"
+    assert names["embedder"].config.backbone == f"hf-hub:timm/resnet50.a1_in1k@{commit}"
 
 
-def test_the_card_has_metadata_that_the_hub_reads_and_escapes_what_is_markdown(online):
-    from suprank.models.model_card import code, escape, model_card
-
-    card = ModelCard(model_card(tiny.embedder(dim=8), "org/model", metadata={"license": "mit"}))
-    assert (card.data.library_name, card.data.license, card.data.pipeline_tag) == ("suprank", "mit", "image-feature-extraction")
+def test_the_card_has_metadata_that_the_hub_reads(online):
+    pushed(online)
+    card = ModelCard.load("org/model")
+    assert (card.data.library_name, card.data.pipeline_tag) == ("suprank", "image-feature-extraction")
+    assert {"image-retrieval", "metric-learning", "image-embeddings"} < {*card.data.tags}
     assert 'Embedder.from_pretrained("org/model")' in card.text
-    assert escape("<script>a|b*\n_c_") == r"&lt;script&gt;a\|b\* \_c\_"
-    assert code("a`b|c") == "`a'b¦c`"
+
+
+NASTY = "a|b {{ 7 * 7 }} {% raw %} <b>*x*</b> `c` [d](e) ~~f~~ $g$ #h\n---\n# i\n| j |"
+
+
+def test_text_from_files_stays_text_in_the_card():
+    escaped = r"a\|b \{\{ 7 \* 7 \}\} \{% raw %\} &lt;b&gt;\*x\*&lt;/b&gt; \`c\` \[d\](e) \~\~f\~\~ \$g\$ \#h --- \# i \| j \|"
+    assert markdown(NASTY) == escaped
+    assert code(NASTY).count("`") == 2
+    assert "|" not in code(NASTY)
+    sections = {
+        "metrics": {"about": NASTY, "header": ["%", NASTY], "rows": [[NASTY, "1"]], "has_recall": False},
+        "gallery": {"file": "gallery.png", "alt": NASTY, "queries": 1},
+        "data": {"header": ["split", NASTY], "rows": [[NASTY, "2"]]},
+        "training": {"facts": [(NASTY, code(NASTY))], "recipe": 'name = "x"'},
+    }
+    result = EvalResult("image-retrieval", NASTY, NASTY, NASTY, 1.0)
+    metadata = {"license": NASTY, "datasets": [NASTY], "base_model": None}
+    card = tiny.embedder(dim=8).generate_model_card("org/a_b", metadata=metadata, results=[result], **sections)
+    assert (card.data.license, card.data.datasets) == (NASTY, [NASTY])
+    assert [(one.dataset_name, one.metric_value) for one in card.data.eval_results] == [(NASTY, 1.0)]
+    lines = card.text.splitlines()
+    assert lines.count(escaped) == 1
+    assert f"![{escaped}](gallery.png)" in lines
+    assert f"| {escaped} | 1 |" in lines
+    assert f"| {escaped} | 2 |" in lines
+    assert f"| {escaped} | {code(NASTY)} |" in lines
+    assert [line for line in lines if line.startswith("#")] == [
+        *(r"# a\_b", "## How to use it", "## Metrics", "## What it retrieves", "## Data", "## Training", "## Model")
+    ]
+    assert 'embedder = Embedder.from_pretrained("org/a_b")' in lines
 
 
 # timm's models on the hub
@@ -383,6 +356,22 @@ def test_a_timm_model_on_the_hub_embeds_as_timm_itself_does(online):
     assert (embedder.input.mean, embedder.input.size, embedder.input.interpolation) == ((0.1, 0.2, 0.3), (96, 96), "bicubic")
 
 
+def test_pretrained_weights_of_a_timm_name_are_those_that_timm_itself_loads(online):
+    """Also where timm would read a file of NumPy by default, and for an image size that resizes position embeddings."""
+    for architecture, tag in (
+        ("test_resnet", "r160_in1k"),
+        ("test_vit", "r160_in1k"),
+        ("vit_tiny_patch16_224", "augreg_in21k"),
+    ):
+        on_the_hub(online, architecture, name=f"timm/{architecture}.{tag}")
+        image_size = (96, 96) if "vit" in architecture else None
+        sized = {} if image_size is None else {"img_size": image_size}
+        expected = timm.create_model(f"{architecture}.{tag}", pretrained=True, num_classes=0, **sized).state_dict()
+        found = Embedder.create(f"{architecture}.{tag}", pretrained=True, image_size=image_size).backbone.net.state_dict()
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_it_is_pinned_to_its_commit_and_its_folder_needs_no_hub(online, tmp_path, monkeypatch):
     _, commit = on_the_hub(online)
     embedder = Embedder.create("hf-hub:timm/some@main", pretrained=True, dim=4).eval()
@@ -408,17 +397,6 @@ def test_it_can_be_pushed_on_and_names_its_base_model(online):
     assert metadata["base_model"] == "timm/some"
     del online.repositories["timm/some"]
     assert Embedder.from_pretrained("org/mine").fingerprint() == embedder.fingerprint()
-
-
-def test_a_revision_of_it_is_another_model(online):
-    net, first = on_the_hub(online)
-    online.repositories["timm/some"].commit({"config.json": b"{}"})
-    state = Embedder.create(f"hf-hub:timm/some@{first}", pretrained=True).backbone.net.state_dict()
-    assert torch.equal(state["conv1.0.weight"], net.state_dict()["conv1.0.weight"])
-    with pytest.raises(
-        ValueError, match=r"hf-hub:timm/some is not a timm model: its config.json .*\(no entry 'architecture'\)"
-    ):
-        Embedder.create("hf-hub:timm/some", pretrained=True)
 
 
 def test_weights_that_are_missing_are_not_left_random(online):

@@ -1,15 +1,18 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from suprank.files import atomic
-from suprank.models import Embedder, WeightsError, model_folder
+from suprank.models import Embedder, EmbedderConfig, model_folder
 from tests.models import tiny
 
 
 def changed(path, **entries):
     record = json.loads((path / "embedder.json").read_text())
+    entries = {**entries, "config": {**record["config"], **entries.get("config", {})}}
     record.update(entries)
     (path / "embedder.json").write_text(json.dumps(record))
 
@@ -42,6 +45,31 @@ def test_the_json_says_what_wrote_it_and_has_every_setting(tmp_path):
     assert [key for key, value in record["config"].items() if value is None] == ["hub_backbone", "head"]
 
 
+def pattern(*shape, divisor):
+    """Numbers that are the same in every version of torch."""
+    count = torch.Size(shape).numel()
+    return ((torch.arange(count) * 40503 % 65536) // 7 % divisor - divisor // 2).reshape(shape) / 64
+
+
+def test_a_folder_of_format_6_gives_the_embeddings_that_it_gave_when_it_was_written(tmp_path):
+    """The JSON is of suprank 0.2.0 before models had ModelHubMixin, and so is the hash of the weights in it."""
+    shutil.copyfile(Path(__file__).with_name("embedder_format_6.json"), tmp_path / "embedder.json")
+    settings = json.loads((tmp_path / "embedder.json").read_text())["config"]
+    state = Embedder(EmbedderConfig.model_validate(settings)).state_dict()
+    for name, value in state.items():
+        if value.is_floating_point():
+            numbers = pattern(*value.shape, divisor=17)
+            state[name] = 0.5 + numbers.abs() if value.ndim == 1 else numbers
+    (tmp_path / "model.safetensors").write_bytes(model_folder.state_bytes(state))
+    embeddings = Embedder.from_pretrained(tmp_path)(4 * pattern(2, 3, 64, 64, divisor=23))
+    torch.testing.assert_close(
+        embeddings,
+        torch.tensor([[0.463389, 0.452002, 0.604052, 0.46485], [0.463799, 0.452173, 0.60381, 0.464589]]),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
 def test_saving_again_replaces_and_leaves_nothing_else(tmp_path):
     tiny.embedder(dim=8).save(tmp_path)
     tiny.embedder("test_vit", dim=4).save(tmp_path)
@@ -55,8 +83,9 @@ def test_memory_format_does_not_matter_to_saving(tmp_path):
     assert torch.equal(Embedder.load(tmp_path)(tiny.images()), tiny.embedder()(tiny.images()))
 
 
-def test_loading_leaves_the_random_numbers_alone(tmp_path):
+def test_loading_downloads_nothing_and_leaves_the_random_numbers_alone(tmp_path, monkeypatch):
     tiny.embedder().save(tmp_path)
+    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("a connection"))
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -64,59 +93,29 @@ def test_loading_leaves_the_random_numbers_alone(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_loading_never_downloads(tmp_path, monkeypatch):
-    tiny.embedder().save(tmp_path)
-    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("a connection"))
-    Embedder.load(tmp_path)
+def replaced(name, content):
+    return lambda folder: (folder / name).write_text(content)
 
 
-@pytest.mark.parametrize("missing", ["embedder.json", "model.safetensors"])
-def test_a_folder_that_lacks_a_file_says_which(tmp_path, missing):
-    tiny.embedder().save(tmp_path)
-    (tmp_path / missing).unlink()
-    with pytest.raises(FileNotFoundError, match=f"it has no {missing}"):
-        Embedder.load(tmp_path)
-
-
-@pytest.mark.parametrize("version", [7, 5, "6", None])
-def test_another_format_is_refused(tmp_path, version):
-    tiny.embedder().save(tmp_path)
-    changed(tmp_path, format=version)
-    with pytest.raises(ValueError, match=rf"has format {version!r}, and suprank .* reads 6"):
-        Embedder.load(tmp_path)
-
-
-def test_unknown_entries_are_refused(tmp_path):
-    embedder = tiny.embedder()
-    embedder.save(tmp_path)
-    changed(tmp_path, config={**embedder.config.model_dump(), "temperature": 3}, wieght=1)
-    with pytest.raises(ValueError, match=r"config\.temperature: Extra inputs.*; wieght: Extra inputs"):
-        Embedder.load(tmp_path)
-
-
-def test_a_file_that_is_no_json_is_refused(tmp_path):
-    tiny.embedder().save(tmp_path)
-    (tmp_path / "embedder.json").write_text("{")
-    with pytest.raises(ValueError, match="is not a readable description of an embedder"):
-        Embedder.load(tmp_path)
-    (tmp_path / "embedder.json").write_text("[]")
-    with pytest.raises(ValueError, match="has format None"):
-        Embedder.load(tmp_path)
-
-
-def test_weights_of_another_save_are_noticed(tmp_path):
-    tiny.embedder(seed=1).save(tmp_path / "one")
-    tiny.embedder(seed=2).save(tmp_path / "two")
-    (tmp_path / "two" / "model.safetensors").replace(tmp_path / "one" / "model.safetensors")
-    with pytest.raises(WeightsError, match=r"is not the file that embedder\.json describes"):
-        Embedder.load(tmp_path / "one")
-
-
-def test_settings_that_do_not_fit_the_weights_say_where(tmp_path):
-    embedder = tiny.embedder(dim=8)
-    embedder.save(tmp_path)
-    changed(tmp_path, config={**embedder.config.model_dump(), "dim": 9})
-    with pytest.raises(WeightsError, match=r"projection.weight is \[8, 96\] in the file and \[9, 96\] in the network"):
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda folder: (folder / "embedder.json").unlink(), "it has no embedder.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "it has no model.safetensors"),
+        (replaced("embedder.json", "{"), "is not a readable description of an embedder"),
+        (replaced("embedder.json", "[]"), "has format None, and suprank .* reads 6"),
+        (lambda folder: changed(folder, format=7), "has format 7, and suprank .* reads 6; a newer suprank may read it"),
+        (lambda folder: changed(folder, format="6"), "has format '6'"),
+        (lambda folder: changed(folder, wieght=1), "wieght: Extra inputs"),
+        (lambda folder: changed(folder, config={"temperature": 3}), r"config\.temperature: Extra inputs"),
+        (lambda folder: changed(folder, config={"dim": 9}), r"projection.weight is \[8, 96\] in the file and \[9, 96\] in the"),
+        (replaced("model.safetensors", "of another save"), r"is not the file that embedder\.json describes"),
+    ],
+)
+def test_a_folder_that_is_no_whole_embedder_says_why(tmp_path, harm, message):
+    tiny.embedder(dim=8).save(tmp_path)
+    harm(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         Embedder.load(tmp_path)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from suprank.experiments import Outcome, Statistic, runner
+from suprank.experiments import Outcome, Statistic
+from suprank.experiments import old_runner as runner
 from suprank.paper import layout, reproduce
 from suprank.paper.contents import StudyItem, TableItem, contents, recipes_of_the_paper, table_items
 from suprank.paper.output import Output

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.experiments.runner import Task
+from suprank.experiments.old_runner import Task
 from suprank.experiments.slurm import SlurmTask
 from suprank.system import custom_code
 from suprank.system.custom_code import CONSENTS, CustomCodeError, UntrustedCodeError, require_consent, trusting

@@ -17,9 +17,9 @@ from bench import timing
 from bench.settings import BenchmarkSettings
 
 import suprank
-from suprank.data import Manifest, archives, in_memory
+from suprank.data import Manifest, archives, cached_images
 from suprank.evaluation import evaluate
-from suprank.experiments import runner
+from suprank.experiments import old_runner as runner
 from suprank.losses import SupAP
 from suprank.system import platforms
 from tests.cli.collection import photographs
@@ -71,7 +71,7 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert runner._environment(0, 2, ()) == {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // 2))}
     assert platforms.memory_bytes() is None
-    assert in_memory.free_memory() > 2**20
+    assert cached_images.free_memory() > 2**20
     monkeypatch.setattr(timing, "_LINUX", False)
     with pytest.raises(OSError, match="measure on Linux or macOS"):
         timing._peak_resident()

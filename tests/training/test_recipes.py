@@ -627,7 +627,7 @@ def prepared(pictures, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """A saved embedder, as `suprank models pca` makes one."""
+    """A saved embedder, as `suprank models create --pca` makes one."""
     folder = tmp_path_factory.mktemp("start") / "embedder"
     Embedder.create("test_resnet", pretrained=False, pooling="gem", normalization="l2", dim=16).save(folder)
     return folder

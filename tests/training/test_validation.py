@@ -12,9 +12,8 @@ import torch
 import suprank
 from suprank import open_data
 from suprank.data import Manifest, Normalize
-from suprank.evaluation import Report
+from suprank.evaluation import Report, evaluate
 from suprank.evaluation.units import TRAINING, same_classes
-from suprank.explorer.findings.query_metrics import evaluate_data
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
 from suprank.training.validation import Validator
@@ -180,8 +179,8 @@ def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_pat
     assert {name for name in found if name.startswith("R@") and "/" not in name} == {"R@2", "R@3"}
     assert dict(found) == pytest.approx(dict(expected), abs=1e-12)
     source = open_data(tmp_path / "run", device="cpu")
-    assert dict(evaluate_data(source)) == dict(found), "what `suprank report` shows"
-    assert evaluate_data(source.at_levels(["group"]), metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
+    assert dict(evaluate(source)) == dict(found), "what `suprank report` shows"
+    assert evaluate(source.at_levels(["group"]), metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
     assert suprank.evaluate(tmp_path / "run", device="cpu", ks=[1], weights={"class": 1})["wAP"] == expected["AP"]
 
 
@@ -189,7 +188,7 @@ def test_a_run_and_its_evaluation_afterwards_speak_of_the_same_classes_and_train
     run, trained = trained_run(tmp_path, photos)
     trained = Report.load(run / "reports" / "test-epoch-0001.json")
     done("evaluate", run, "--device", "cpu", "--per-query", "--out", tmp_path / "r.json", "-q")
-    evaluated, page = Report.load(tmp_path / "r.json"), evaluate_data(open_data(run, device="cpu"), per_query=True)
+    evaluated, page = Report.load(tmp_path / "r.json"), evaluate(open_data(run, device="cpu"), per_query=True)
     for found in (evaluated, page):
         assert list(found.classes) == list(trained.classes) == ["class", "group"]
         assert all(same_classes(found.classes[level], trained.classes[level]) for level in trained.classes)

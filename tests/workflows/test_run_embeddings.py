@@ -10,7 +10,7 @@ import torch
 
 from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer.findings.query_metrics import evaluate_data
+from suprank.evaluation import evaluate
 from suprank.explorer.images import read_picture
 from suprank.training.recipe import read_recipe
 from suprank.training.validation import Validator
@@ -59,7 +59,7 @@ def test_test_images_are_embedded_as_training_judges_them(tmp_path, pictures):
     judge = Validator.from_config(read_recipe(run / "recipe.toml"), pictures)
     with torch.inference_mode():
         judged = judge(reading.before(model), device="cpu", progress=lambda *_: None)["test"]
-    assert evaluate_data(data, metrics=["H-AP"])["H-AP"] == pytest.approx(judged["H-AP"])
+    assert evaluate(data, metrics=["H-AP"])["H-AP"] == pytest.approx(judged["H-AP"])
 
 
 def test_what_is_embedded_is_kept_even_when_all_else_is_gone(tmp_path, pictures):
@@ -211,7 +211,7 @@ def test_labels_that_were_corrected_are_those_of_the_manifest_and_nothing_is_emb
     after = open_data(run, device="cpu", progress=lambda *values: output.append(values))
     assert output == []
     assert (after.queries.manifest.table["label_class"].to_pylist()[0], names[0]) == (names[4], names[1])
-    assert evaluate_data(before, metrics=["R@1"], ks=[1]).means != evaluate_data(after, metrics=["R@1"], ks=[1]).means
+    assert evaluate(before, metrics=["R@1"], ks=[1]).means != evaluate(after, metrics=["R@1"], ks=[1]).means
     assert caplog.text.count("the labels (class) are replaced by those of the manifest.") == 1
 
 

@@ -13,7 +13,6 @@ from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
 from suprank.cli.explore import explore
 from suprank.cli.hierarchy import app as hierarchy
-from suprank.cli.model_sharing import push
 from suprank.cli.paper import paper
 from suprank.cli.recipes import recipes
 from suprank.cli.report import report
@@ -35,7 +34,6 @@ app.command()(report)
 app.command()(explore)
 app.command()(search)
 app.add_typer(data.app, name="data")
-models.app.command()(push)
 app.add_typer(models.app, name="models")
 app.add_typer(hierarchy.app, name="hierarchy")
 for group in (app, data.app, importing.app, exporting.app, models.app, hierarchy.app):

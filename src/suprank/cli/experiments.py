@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from suprank.cli import terminal
-from suprank.experiments.runner import Display, ExperimentStopped
+from suprank.experiments.old_runner import Display, ExperimentStopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,82 +9,66 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from suprank.cli import terminal
-from suprank.cli.evaluate_options import parse_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from suprank.cli.evaluate_options import EvaluateOptions
-    from suprank.workflows.evaluation import EvaluationInput
+    from suprank.evaluation import RetrievalData
 
 SEED = 0  # of the batches
 
 
-def evaluate_gap(options: EvaluateOptions, batch_size: int, thresholds: tuple[float, float] | None) -> None:
-    """Print the gap, and save it as JSON if asked."""
-    from suprank.evaluation.report_files import write_file
-
-    data = options.read()
-    measured = measure_gap(
-        data,
-        batch_size,
-        options.metrics or ["AP"],
-        thresholds or (0.9, 0.6),
-        decay=options.decay,
-        weights=parse_weights(options.weights, data.labels.names),
-        device=options.device,
-        budget=options.memory_budget,
-        quiet=options.quiet,
-    )
-    if options.out is not None:
-        write_file(options.out, (json.dumps(measured, indent=1, allow_nan=False) + "\n").encode())
-    if not options.quiet:
-        terminal.echo(gap_table(measured))
-
-
-def measure_gap(
-    data: EvaluationInput,
+def evaluate_gap(
+    data: RetrievalData,
     batch_size: int,
-    metrics: Sequence[str],
     thresholds: tuple[float, float],
     *,
-    decay: float | None,
-    weights: Mapping[str, float] | None,
-    device: str | None,
-    budget: int | None,
-    quiet: bool,
-) -> dict[str, Any]:
-    """The gap of each metric (eq:decomposability-gap) and, if AP is one of them, both bounds of tab:compa_bounds."""
+    metrics: Sequence[str] | None = None,
+    decay: float | None = None,
+    weights: Mapping[str, float] | None = None,
+    device: str | None = None,
+    memory_budget: int | None = None,
+    out: Path | None = None,
+    quiet: bool = False,
+) -> None:
+    """Print the gap of each metric (eq:decomposability-gap) and, if AP is one of them, both bounds of tab:compa_bounds.
+
+    They are saved as JSON if asked.
+    """
     from suprank import evaluation
     from suprank.evaluation.metric_names import parse_metric
+    from suprank.evaluation.report_files import write_file
 
+    data.require_labels()
     _check_ids(data)
+    queries, gallery = data.queries, data.gallery
     shared: dict[str, Any] = {
-        "labels": data.labels.queries,
+        "labels": queries.labels,
         "batches": batch_size,
-        "gallery": data.gallery,
-        "gallery_labels": data.labels.gallery,
+        "gallery": None if gallery is None else gallery.embeddings,
+        "gallery_labels": None if gallery is None else gallery.labels,
         "device": device,
-        "memory_budget": budget,
+        "memory_budget": memory_budget,
         "seed": SEED,
     }
-    keys = list(dict.fromkeys(str(parse_metric(metric)) for metric in metrics))
+    keys = list(dict.fromkeys(str(parse_metric(metric)) for metric in metrics or ["AP"]))
     measured: dict[str, Any] = {
         "batch_size": batch_size,
         "seed": SEED,
-        "queries": len(data.queries),
-        "items": len(data.queries if data.gallery is None else data.gallery),
+        "queries": len(queries),
+        "items": len(data.items),
         "gaps": {},
         "bounds": None,
     }
     for key in keys:
         with terminal.progress(f"gap of {key}", quiet) as progress:
             found = evaluation.decomposability_gap(
-                data.queries,
+                queries.embeddings,
                 metric=key,
-                level_names=data.labels.names,
-                decay=data.decay if decay is None else decay,
-                weights=data.weights if weights is None else weights,
+                level_names=data.levels,
+                decay=data.defaults.decay if decay is None else decay,
+                weights=data.defaults.weights if weights is None else weights,
                 progress=progress,
                 **shared,
             )
@@ -92,13 +76,16 @@ def measure_gap(
     if "AP" in keys:
         limits: dict[str, Any] = dict(zip(("positive_floor", "negative_ceiling"), thresholds, strict=True))
         with terminal.progress("bounds for AP", quiet) as progress:
-            bounds = evaluation.gap_bounds(data.queries, progress=progress, **shared, **limits)
+            bounds = evaluation.gap_bounds(queries.embeddings, progress=progress, **shared, **limits)
         measured["bounds"] = {**_numbers(bounds), **limits}
-    return measured
+    if out is not None:
+        write_file(out, (json.dumps(measured, indent=1, allow_nan=False) + "\n").encode())
+    if not quiet:
+        terminal.echo(gap_table(measured))
 
 
 def gap_table(measured: Mapping[str, Any]) -> str:
-    """What `measure_gap` returned, in percent."""
+    """What `evaluate_gap` measured, in percent."""
     from suprank.evaluation.report_text import align_columns, percent
 
     def cell(value: float | None, sign: str = "") -> str:
@@ -145,15 +132,16 @@ def _numbers(result: Any) -> dict[str, float | int | None]:
     return {name: None if math.isnan(value) else value for name, value in named.items()}
 
 
-def _check_ids(data: EvaluationInput) -> None:
+def _check_ids(data: RetrievalData) -> None:
     """Refuse ids by which a query would be in its own list: batches leave out an image by its number only."""
-    if data.ids is None:
+    ids, item_ids = data.queries.ids, data.items.ids
+    if ids is None or item_ids is None:
         return
-    items = Counter(data.ids if data.gallery is None else data.gallery_ids)
+    items = Counter(item_ids)
     allowed = 1 if data.gallery is None else 0  # the query itself
-    repeated = [one for one in data.ids if items[one] > allowed]
+    repeated = [one for one in ids if items[one] > allowed]
     if repeated:
         raise ValueError(
-            f"{len(repeated):,} queries, such as {repeated[0]!r}, have their own id on another item, and --gap would not leave "
-            f"it out; rank the images against each other, each once."
+            f"{len(repeated):,} queries, such as {str(repeated[0])!r}, have their own id on another item, and --gap would not "
+            f"leave it out; rank the images against each other, each once."
         )

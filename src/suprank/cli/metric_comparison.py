@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from suprank.cli import terminal
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.report_text import in_words, short_p_value
+from suprank.evaluation.report_text import short_p_value
+from suprank.evaluation.verdict import comparison_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report, ReportComparison
     from suprank.evaluation.report_comparison import MetricComparison
 
-LISTED = 4  # metrics that a sentence names; of more, it names the one that differs most
 WIDTH = 80
 _NO_BREAK = "\u00a0"  # between words that stay on one line
 
@@ -51,16 +51,17 @@ def print_comparison(
     See `compare` for the metrics that are tested and shown.
     """
     comparison = compare(report, other, chosen=chosen, every_metric=every_metric, ks=ks)
+    verdict = comparison_verdict(names, [report, other], comparison).lead
     try:
         if file is not None:
-            save_comparison(comparison, names, file)
+            save_comparison(comparison, names, verdict, file)
     finally:  # printed even if saving fails
         terminal.echo(f"\n{names[0]} against {names[1]}, {report.n_queries:,} queries")
         if left_out:
             terminal.echo(_wrapped(f"levels left out: {', '.join(left_out)}"))
         _print_models(report, other, names)
         terminal.echo("\n".join(["", *_table(comparison.rows, names), _legend(comparison, names), ""]))
-        terminal.echo(_wrapped(f"{closing_sentence(comparison.rows, names)} {comparison.sentence()}"))
+        terminal.echo(_wrapped(f"{verdict} {comparison.sentence()}"))
 
 
 def compare(
@@ -75,7 +76,7 @@ def compare(
     return report.compare(other, tested or shared or None)
 
 
-def save_comparison(comparison: ReportComparison, names: tuple[str, str], file: Path) -> None:
+def save_comparison(comparison: ReportComparison, names: tuple[str, str], verdict: str, file: Path) -> None:
     """Save all rows as fractions in full precision: as CSV, or as JSON with the sentences and the test."""
     from suprank.evaluation.metric_names import parse_metric
     from suprank.evaluation.quoted_metrics import metric_name
@@ -83,7 +84,6 @@ def save_comparison(comparison: ReportComparison, names: tuple[str, str], file: 
     from suprank.files.spreadsheets import csv_bytes
 
     if file.suffix.lower() == ".json":
-        verdict = closing_sentence(comparison.rows, names).replace(_NO_BREAK, " ")
         content = {"names": names, "verdict": verdict, **comparison.summary()}
         write_file(file, (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
         return
@@ -93,49 +93,6 @@ def save_comparison(comparison: ReportComparison, names: tuple[str, str], file: 
         numbers = (row.mine, row.other, row.difference, row.low, row.high, row.p_value, row.p_holm, row.queries)
         rows.append([metric_name(row.metric), parse_metric(row.metric).level or "", *numbers])
     write_file(file, csv_bytes(header, rows))
-
-
-def closing_sentence(rows: Sequence[MetricComparison], names: tuple[str, str]) -> str:
-    """Which side is better on what, and how certain that is."""
-    own, other = names
-    groups = {
-        "better": [row for row in rows if row.p_holm < SIGNIFICANT and row.difference > 0],
-        "worse": [row for row in rows if row.p_holm < SIGNIFICANT and row.difference < 0],
-    }
-    same = [row for row in rows if row.identical]
-    unclear = [row for row in rows if row.p_holm >= SIGNIFICANT and not row.identical]
-    clear = [f"{own} is {word} than {other} on {_named(found, rows)}." for word, found in groups.items() if found]
-    if not any(row.queries for row in rows):
-        return "There is nothing to compare: no query has a value on both sides."
-    if len(same) == len(rows):
-        return f"{own} and {other} have the same values for every query."
-    if not clear and not unclear:
-        return f"Whether {own} and {other} differ by more than chance is not known."
-    if not clear:
-        least = min(unclear, key=lambda row: row.p_holm)
-        clear = [f"No difference between {own} and {other} is clear: all may be chance, even that of {_with_numbers(least)}."]
-    else:
-        clear += [f"On {_listed(unclear)}, the difference may be chance."] if unclear else []
-    return " ".join([*clear, *([f"On {_listed(same)}, every query has the same value in both."] if same else [])])
-
-
-def _listed(rows: Sequence[MetricComparison]) -> str:
-    """The metrics by name; of many, their number."""
-    return in_words(row.metric for row in rows) if len(rows) <= LISTED else f"{len(rows)} other metrics"
-
-
-def _named(found: Sequence[MetricComparison], rows: Sequence[MetricComparison]) -> str:
-    """The metrics with their differences and p-values; of many, their number and the one that differs most."""
-    if len(found) <= LISTED:
-        return in_words(_with_numbers(row) for row in found)
-    number = f"all {len(rows)} rows" if len(found) == len(rows) else f"{len(found)} of the {len(rows)} rows"
-    return f"{number}, most on {_with_numbers(max(found, key=lambda row: abs(row.difference)))}"
-
-
-def _with_numbers(row: MetricComparison) -> str:
-    p = short_p_value(row.p_holm)
-    sign = "" if p.startswith("<") else "= "
-    return f"{row.metric} ({100 * row.difference:+.2f}, {f'p {sign}{p}'.replace(' ', _NO_BREAK)})"
 
 
 def _wrapped(text: str) -> str:
@@ -153,8 +110,8 @@ def _shared(report: Report, other: Report) -> list[str]:
 
 def _print_models(report: Report, other: Report, names: tuple[str, str]) -> None:
     """Print the model behind each side and how it read the images, with a warning where these or the settings differ."""
+    from suprank.evaluation.evaluate import PROVENANCE
     from suprank.evaluation.provenance import Provenance
-    from suprank.workflows.evaluation import PROVENANCE
 
     own, theirs = (Provenance.from_dict(one.settings.get(PROVENANCE) or {}) for one in (report, other))
     sides = {name: one.summary for name, one in zip(names, (own, theirs), strict=True) if one is not None}

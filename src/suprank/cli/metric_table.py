@@ -9,31 +9,40 @@ from suprank.cli import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console
     from rich.table import Table
 
-    from suprank.cli.evaluate_options import EvaluateOptions
     from suprank.evaluation import Report
 
 
-def print_and_save(report: Report, options: EvaluateOptions, keys: Sequence[str] | None = None) -> None:
+def print_and_save(
+    report: Report,
+    *,
+    name: str,
+    keys: Sequence[str] | None = None,
+    out: Path | None = None,
+    csv: Path | None = None,
+    latex: bool = False,
+    quiet: bool = False,
+) -> None:
     """Save the report, then print it: a closed pipe must not lose the numbers. It is printed even if saving fails.
 
-    The files have every metric; the table and the row of LaTeX have those of `keys`.
+    The files have every metric; the table and the row of LaTeX, which is called `name`, have those of `keys`.
     """
     try:
-        if options.out is not None:
-            report.save(options.out)
-        if options.csv is not None:
-            report.to_csv(options.csv)
+        if out is not None:
+            report.save(out)
+        if csv is not None:
+            report.to_csv(csv)
     finally:
-        if not options.quiet:
+        if not quiet:
             print_report(report, keys)
-        if options.latex:
+        if latex:
             # By default without the metrics of single levels: a row of eighty numbers fits no page.
             columns = list(report) if keys is None else [key for key in keys if "/" not in key]
-            terminal.echo(f"{report.latex_header(columns)}\n{report.latex_row(columns, label=options.subject.stem)}")
+            terminal.echo(f"{report.latex_header(columns)}\n{report.latex_row(columns, label=name)}")
 
 
 def print_report(report: Report, keys: Sequence[str] | None = None, more: str = "--all") -> None:

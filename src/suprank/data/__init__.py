@@ -11,12 +11,12 @@ with explain_missing_extra(__name__):
     from suprank.data.tree import LabelTree
 
 if TYPE_CHECKING:
+    from suprank.data.cached_images import InMemoryImages
     from suprank.data.check import ManifestReport, check_manifest
     from suprank.data.contact_sheets import contact_sheet
     from suprank.data.datasets import ImageBatch, ImageDataset, ImageItem, collate
     from suprank.data.export import export_hf, export_webdataset
     from suprank.data.images import BrokenImage, BrokenImageError
-    from suprank.data.in_memory import InMemoryImages
     from suprank.data.members import UnreadableArchiveError
     from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
     from suprank.data.transforms import PRESETS, Normalize, eval_transform, min_short_side, train_transform
@@ -54,7 +54,7 @@ _LAZY = {
     "check": ["ManifestReport", "check_manifest"],
     "datasets": ["ImageBatch", "ImageDataset", "ImageItem", "collate"],
     "export": ["export_hf", "export_webdataset"],
-    "in_memory": ["InMemoryImages"],
+    "cached_images": ["InMemoryImages"],
     "images": ["BrokenImage", "BrokenImageError"],
     "samplers": ["HierarchicalBatchSampler", "BalancedBatchSampler"],
     "contact_sheets": ["contact_sheet"],

@@ -10,22 +10,26 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from suprank.data.columnar import BYTE_RANGE, ColumnMembers, read_from_row_group
-from suprank.data.member_cache import Version, has_list, is_settled, load_list, save_list
-from suprank.data.members import ENCRYPTED, LINK, SPARSE, SPECIAL, Entry, Members, UnreadableArchiveError
-from suprank.data.tar_members import tar_members
-from suprank.data.zip_members import LZMA_WITH_END, zip_members
+from suprank.data.member_cache import CHANGED, LIST_MEMBERS, Version, archive_version, forget_list, has_list, list_members
+from suprank.data.members import (
+    ENCRYPTED,
+    LINK,
+    LZMA_WITH_END,
+    SPARSE,
+    SPECIAL,
+    Entry,
+    Members,
+    UnreadableArchiveError,
+)
 from suprank.files.atomic import atomic_writer
 from suprank.files.reading import reading
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 OPEN_AT_ONCE = 64
 """Archives that a process keeps open. Google Landmarks has 500; a process can often open no more than 1,024 files."""
@@ -39,12 +43,11 @@ _REFUSED = {
     SPARSE: "is a sparse file; write the archive again without `tar --sparse`",
     SPECIAL: "is a device or a pipe, not a file",
 }
+_COLUMNS = (".parquet", ".arrow")
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _NAME_AND_EXTRA = 256  # bytes between a local header and its data that are read with it; more take a second call
 _BLOCK = 1 << 16  # small members in as many bytes are read together, if they are wanted together
 _INCOMPLETE = "is incomplete: the archive is damaged or truncated; copy it again"
-_CHANGED = "cannot be read, because the archive has changed since it was listed; start again"
-_LISTS_KEPT = 4  # by the process, for those who open an archive again
 
 
 class Archive:
@@ -62,12 +65,12 @@ class Archive:
     """
 
     def __init__(self, path: Path) -> None:
-        if path.suffix.lower() not in _KINDS:
+        if path.suffix.lower() not in {*LIST_MEMBERS, *_COLUMNS}:
             raise UnreadableArchiveError(_unsupported(path))
         self.path = path
         self._name, self._has_local_headers = str(path), path.suffix.lower() == ".zip"
         try:
-            self._version = _version(path.stat())
+            self._version = archive_version(path.stat())
         except FileNotFoundError:
             raise FileNotFoundError(f"the archive {path} does not exist.") from None
         self._members: Members | ColumnMembers | None = self._list()
@@ -83,7 +86,9 @@ class Archive:
         path = self.path
         try:
             with reading(path, f"{path.suffix[1:]} file"):
-                return _list(path, self._version)
+                if path.suffix.lower() in _COLUMNS:
+                    return ColumnMembers.from_file(path)
+                return list_members(path, self._version)
         except FileNotFoundError:
             raise FileNotFoundError(f"the archive {path} does not exist.") from None
         except UnreadableArchiveError:
@@ -149,11 +154,20 @@ class Archive:
         if max(size, stored) > MAX_BYTES:
             raise UnreadableArchiveError(f"has {size:,} bytes; an image has at most {MAX_BYTES:,}")
         file = block or _open(self._name, self._version)
-        data = _read_member(file, offset, stored) if self._has_local_headers else file.read(stored, offset)
-        content = _DECOMPRESS[method](data, size)
-        if len(content) != size or (crc >= 0 and zlib.crc32(content) != crc):
+        if not self._has_local_headers:
+            return self._without_headers(file.read(stored, offset), size, crc)
+        content = _DECOMPRESS[method](_read_member(file, offset, stored), size)
+        if len(content) != size or zlib.crc32(content) != crc:
             raise UnreadableArchiveError("is damaged: its length or checksum is wrong; copy the archive again")
         return content
+
+    def _without_headers(self, data: bytes, size: int, crc: int) -> bytes:
+        """The content of a member of a tar, whose headers must be those that were listed, or of an Arrow file, without any."""
+        headers = len(data) - size
+        if crc >= 0 and zlib.crc32(data[:headers]) != crc:
+            forget_list(self.path)
+            raise UnreadableArchiveError(CHANGED)
+        return data[headers:]
 
     def _value(self, member: str, method: int, first: int, second: int) -> bytes:
         """The bytes in a row of a Parquet or Arrow file."""
@@ -180,47 +194,6 @@ def _unsupported(path: Path) -> str:
     if name.endswith((".tgz", ".tbz2", ".txz")) or ".tar." in name:
         return f"{path} is compressed as a whole, so it has no random access; unpack it, or make it an uncompressed .tar."
     return f"{path} is not a .zip, .tar, .parquet or .arrow file; unpack it, or pack it again as a .zip or .tar."
-
-
-# Listing
-
-
-class _Kind(NamedTuple):
-    """How the members of a kind of archive are listed, and made of the arrays of the cache; None if listing costs little."""
-
-    list_members: Callable[[Path], Members | ColumnMembers]
-    from_arrays: Callable[[Mapping[str, NDArray[Any]]], Members | ColumnMembers] | None
-
-
-_KINDS = {
-    ".zip": _Kind(zip_members, Members.from_arrays),
-    ".tar": _Kind(tar_members, Members.from_arrays),
-    ".parquet": _Kind(ColumnMembers.from_file, ColumnMembers.from_arrays),
-    ".arrow": _Kind(ColumnMembers.from_file, None),
-}
-"""Extension → how such a file is listed."""
-
-
-def _list(path: Path, version: Version) -> Members | ColumnMembers:
-    """The members of this version of an archive: from this process, from the cache, or from the archive itself."""
-    if not is_settled(version):
-        return _KINDS[path.suffix.lower()].list_members(path)
-    return _list_once(os.path.abspath(path), version)  # noqa: PTH100 (it need not exist)
-
-
-@lru_cache(maxsize=_LISTS_KEPT)
-def _list_once(name: str, version: Version) -> Members | ColumnMembers:
-    path = Path(name)
-    kind = _KINDS[path.suffix.lower()]
-    found = None if kind.from_arrays is None else load_list(path, version, kind.from_arrays)
-    if found is not None:
-        return found
-    if _version(path.stat()) != version:  # in another process, which was sent the archive
-        raise UnreadableArchiveError(f"{path} {_CHANGED}.")
-    members = kind.list_members(path)
-    if kind.from_arrays is not None:
-        save_list(path, version, members)
-    return members
 
 
 # Reading
@@ -285,13 +258,9 @@ def _open(path: str, version: Version) -> _File:
     return _File(path, version)
 
 
-def _version(status: os.stat_result) -> Version:
-    return status.st_mtime_ns, status.st_size
-
-
 def _check_version(status: os.stat_result, version: Version) -> None:
-    if _version(status) != version:
-        raise UnreadableArchiveError(_CHANGED)
+    if archive_version(status) != version:
+        raise UnreadableArchiveError(CHANGED)
 
 
 def _read_member(file: _File | _Block, header: int, stored: int) -> bytes:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from suprank.data.decoded_files import file_times
 from suprank.data.file_scan import scan_files
-from suprank.data.image_files import SEPARATOR, ImageFiles, find_files
+from suprank.data.image_files import SEPARATOR, ImageFiles, file_times, find_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

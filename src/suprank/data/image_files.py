@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from stat import S_ISREG
 from typing import TYPE_CHECKING
@@ -131,6 +131,18 @@ def archive_names(paths: pa.Array | pa.ChunkedArray) -> list[str]:
         same = paths if (ends == end).all() else paths.filter(pa.array(ends == end))
         names.update(name.decode() for name in pc.unique(pc.binary_slice(same.cast(pa.binary()), 0, end)).to_pylist())
     return sorted(names)
+
+
+def file_times(root: Path, names: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time of change of every file; −1 if it does not exist."""
+    for name in names:
+        path = root / name
+        try:
+            status = path.stat()
+        except OSError:
+            yield str(path), -1, -1
+        else:
+            yield str(path), status.st_size, status.st_mtime_ns
 
 
 def missing_rows(paths: pa.Array | pa.ChunkedArray, root: str | os.PathLike[str] | ImageFiles) -> NDArray[np.int64]:

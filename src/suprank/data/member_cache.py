@@ -1,21 +1,23 @@
-"""The cache of lists of members: a file in the user's cache for a large archive, so that the next process need not list it.
+"""The members of archives, listed once: the list of a large archive is kept in the user's cache for the next process.
 
 It is not beside the archive, where somebody else could have put a forged one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from suprank.data.cache import cache_folder, cache_key
+from suprank.data.members import Members, UnreadableArchiveError, tar_members, zip_members
 from suprank.files.atomic import atomic_writer
+from suprank.system.platforms import default_cache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,63 +30,117 @@ MIN_MEMBERS = 1_000
 MAX_AGE = 90 * 24 * 3600.0
 """Seconds for which the user's cache keeps a list: the archive may be gone, and if it is not, it is listed again in seconds."""
 
-FORMAT = 1
-_STAMP = "stamp"
-_SETTLED = 2_000_000_000  # nanoseconds; the coarsest clock of a file system, that of FAT, has steps of two seconds
+FORMAT = 2
+CHANGED = "cannot be read, because the archive has changed since it was listed; start again"
+_KEPT = 4  # lists of this process, for those who open an archive again
+_AT_ONCE = 1 << 20  # bytes that are read to be hashed
 
+T = TypeVar("T")
 Version = tuple[int, int]
 """(time of the last change in nanoseconds, bytes) of an archive."""
 
-
-class _Saveable(Protocol):
-    def __len__(self) -> int: ...
-    def to_arrays(self) -> dict[str, NDArray[Any]]: ...
+LIST_MEMBERS: dict[str, Callable[[Path], tuple[Members, NDArray[np.int64]]]] = {".zip": zip_members, ".tar": tar_members}
+"""Extension → how such an archive is listed."""
 
 
-T = TypeVar("T")
+class _List(NamedTuple):
+    """The members of an archive, and a hash of the byte ranges (offset, length) that tell it from another."""
+
+    members: Members
+    ranges: NDArray[np.int64]
+    digest: bytes
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        return cls(Members.from_arrays(arrays), arrays["ranges"].reshape(-1, 2), arrays["digest"].tobytes())
+
+    def describes(self, archive: Path) -> bool:
+        """Whether this is still the list of the archive: another one may have the same size and time."""
+        try:
+            return _hash(archive, self.ranges) == self.digest
+        except (OSError, ValueError):
+            return False
+
+
+_lists: dict[tuple[str, Version], _List] = {}
+
+
+def list_members(archive: Path, version: Version) -> Members:
+    """The members of this version of an archive: from this process, from the cache, or from the archive itself."""
+    key = os.path.abspath(archive), version  # noqa: PTH100 (it need not exist)
+    found = _lists.get(key)
+    if found is None or not found.describes(archive):
+        found = _load(archive, version, _List.from_arrays)
+    if found is None or not found.describes(archive):
+        if archive_version(archive.stat()) != version:  # in another process, which was sent the archive
+            raise UnreadableArchiveError(f"{archive} {CHANGED}.")
+        members, ranges = LIST_MEMBERS[archive.suffix.lower()](archive)
+        found = _List(members, ranges, _hash(archive, ranges))
+        _save(archive, version, found)
+    if len(_lists) >= _KEPT:
+        _lists.clear()
+    _lists[key] = found
+    return found.members
+
+
+def forget_list(archive: Path) -> None:
+    """Drop the list of an archive that turns out to be that of another one."""
+    _lists.clear()
+    with suppress(OSError):
+        cache_file(archive).unlink()
+
+
+def archive_version(status: os.stat_result) -> Version:
+    return status.st_mtime_ns, status.st_size
 
 
 def cache_file(archive: Path) -> Path:
     """Where the list of an archive is, if there is one."""
-    return cache_folder() / "archives" / f"{cache_key(os.path.realpath(archive))}{SUFFIX}"
-
-
-def is_settled(version: Version) -> bool:
-    """Whether the archive was not changed just now: it could be changed again without a change of its time."""
-    return abs(time.time_ns() - version[0]) > _SETTLED
+    name = hashlib.blake2b(os.path.realpath(archive).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return default_cache() / "archives" / f"{name}{SUFFIX}"
 
 
 def has_list(archive: Path, version: Version) -> bool:
     """Whether the list of this version of an archive is in the cache."""
-    return load_list(archive, version, lambda arrays: True) is not None
+    return _load(archive, version, lambda arrays: True) is not None
 
 
-def load_list(archive: Path, version: Version, from_arrays: Callable[[Mapping[str, NDArray[Any]]], T]) -> T | None:
-    """The list of this version of an archive; None if there is none, or one that is damaged or of another version or format."""
-    try:
-        with cache_file(archive).open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:  # checks its checksums
-            return from_arrays(arrays) if arrays[_STAMP].tolist() == [FORMAT, *version] else None
-    except Exception:  # whatever is wrong with it, it is made again; numpy and zipfile raise many kinds
-        return None
+def _hash(archive: Path, ranges: NDArray[np.int64]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    with archive.open("rb", buffering=0) as file:
+        for offset, length in ranges.tolist():
+            file.seek(offset)
+            while length > 0 and (data := file.read(min(length, _AT_ONCE))):
+                digest.update(data)
+                length -= len(data)
+    return digest.digest()
 
 
-def save_list(archive: Path, version: Version, members: _Saveable) -> None:
+def _load(archive: Path, version: Version, read: Callable[[Mapping[str, NDArray[Any]]], T]) -> T | None:
+    """What `read` makes of the list of this version of an archive; None if there is none, or a damaged or another one."""
+    with suppress(Exception), cache_file(archive).open("rb") as file, np.load(file) as arrays:  # numpy raises many kinds
+        if arrays["stamp"].tolist() == [FORMAT, *version]:
+            return read(arrays)
+    return None
+
+
+def _save(archive: Path, version: Version, found: _List) -> None:
     """Save the list of a large archive, if it can be saved anywhere; two processes may do so at once.
 
-    One that was just written, or was written to meanwhile, gets none.
+    One that was written to while it was listed gets none.
     """
-    if len(members) < MIN_MEMBERS or not is_settled(version):
+    if len(found.members) < MIN_MEMBERS:
         return
-    arrays = members.to_arrays() | {_STAMP: np.array([FORMAT, *version], np.int64)}
+    stamp, digest = np.array([FORMAT, *version], np.int64), np.frombuffer(found.digest, np.uint8)
     file = cache_file(archive)
     with suppress(OSError):  # a read-only folder, or a full disk
-        status = archive.stat()
-        if (status.st_mtime_ns, status.st_size) != version:
+        if archive_version(archive.stat()) != version:
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         _remove_old(file.parent)
         with atomic_writer(file) as opened:
-            np.savez(opened, allow_pickle=False, **arrays)
+            arrays = found.members.to_arrays()
+            np.savez(opened, allow_pickle=False, stamp=stamp, ranges=found.ranges, digest=digest, **arrays)
 
 
 def _remove_old(folder: Path) -> None:

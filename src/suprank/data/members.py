@@ -1,10 +1,18 @@
-"""The list of an archive's members: sorted names and where each member is, in a few arrays."""
+"""The members of an archive, as sorted names and where each is, in a few arrays; zipfile and tarfile list them."""
 
 from __future__ import annotations
 
+import logging
+import tarfile
+import time
+import zipfile
+import zlib
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,11 +23,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Entry: TypeAlias = "tuple[int, int, int, int, int]"
-"""(offset, stored bytes, content bytes, CRC-32 or −1, method). The offset is that of a zip's local header or a tar's data."""
+"""(offset, stored bytes, content bytes, CRC-32 or −1 for none, method).
+
+In a zip the offset is that of the local header, before the stored bytes, and the CRC that of the content. In a tar the stored
+bytes begin with the member's headers, whose CRC it is.
+"""
 
 # Methods of zip are positive; negative ones say why a member cannot be read.
 ENCRYPTED, LINK, SPARSE, SPECIAL = -1, -2, -3, -4
-_DOT, _SLASH = ord("."), ord("/")
+LZMA_WITH_END = 1000 + zipfile.ZIP_LZMA
+"""The method of LZMA data that marks its own end."""
+
+_FLAG_ENCRYPTED, _FLAG_LZMA_END = 0x1 | 0x40, 0x2
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
+_TAR_BLOCK = 512
+_LARGEST_HEADERS = 1 << 16  # bytes before a member of a tar; extended attributes can be larger, names cannot
+_SAMPLED = 64  # headers of a tar that tell it from another with the same size and time
+_SECONDS_BETWEEN = 5.0  # messages while a large archive is listed
+
+_log = logging.getLogger(__name__)
 
 
 class UnreadableArchiveError(ValueError):
@@ -39,21 +61,15 @@ class Members:
     entries: NDArray[np.int64]
 
     @classmethod
-    def from_dict(cls, by_name: Mapping[bytes, Entry]) -> Members:
-        names = pa.array(by_name.keys(), pa.large_binary())
-        return cls.from_names(names, np.array(list(by_name.values()), np.int64).reshape(-1, 5))
-
-    @classmethod
     def from_names(cls, names: pa.LargeBinaryArray, entries: NDArray[np.int64]) -> Members:
-        """The members of these normalized names, in the order of the archive: of equal names the last counts."""
+        """The members of these names, in the order of the archive: of equal names the last counts."""
         if not pc.all(pc.less(names[:-1], names[1:]), min_count=0).as_py():  # many archives are sorted: that is seen at once
             order = pc.sort_indices(names)  # stable, and by bytes
             names, entries = names.take(order), entries[np.asarray(order)]
             last = np.append(np.asarray(pc.not_equal(names[1:], names[:-1])), True)
             if not last.all():
                 names, entries = names.filter(pa.array(last)), entries[last]
-        blob, bounds = name_bytes(names)
-        return cls(blob.tobytes(), bounds, entries)
+        return cls(*_name_bytes(names), entries)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Members:
@@ -83,15 +99,11 @@ class Members:
         index = bisect_left(range(len(self)), wanted, key=self._name)
         if index == len(self) or self._name(index) != wanted:
             return None
-        return self.entry_at(index)
+        return tuple(self.entries[index].tolist())
 
     def name_at(self, index: int) -> str:
         """The name of the member of this index."""
         return self._name(index).decode(errors="surrogateescape")
-
-    def entry_at(self, index: int) -> Entry:
-        """Where the member of this index is."""
-        return tuple(self.entries[index].tolist())
 
     def contain(self, names: pa.Array) -> NDArray[np.bool_]:
         """Whether each of these names is a member."""
@@ -107,87 +119,178 @@ class Members:
 
     def to_arrow(self) -> pa.LargeBinaryArray:
         """The sorted names, without a copy."""
-        return binary_array(self.names, self.bounds)
+        return _binary_array(self.names, self.bounds)
 
     def _name(self, index: int) -> bytes:
         return self.names[int(self.bounds[index]) : int(self.bounds[index + 1])]
 
 
+# Listing: each function returns the members, and byte ranges [n, 2] (offset, length) by whose content the archive can be told
+# from another. Of a zip that is its directory, with a checksum of every member; of a tar, some of its headers and its end.
+
+
+class _Rows:
+    """Names and entries in the order of the archive, in flat arrays: as objects, a million would take a gigabyte."""
+
+    def __init__(self, path: Path) -> None:
+        self.names, self.ends, self.entries = bytearray(), array("q", (0,)), array("q")
+        self._path, self._next_message = path, time.monotonic() + _SECONDS_BETWEEN
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def add(self, name: str, entry: Entry) -> None:
+        self.names += normalize(name)
+        self.ends.append(len(self.names))
+        self.entries.extend(entry)
+        if not len(self) % 10_000 and time.monotonic() > self._next_message:
+            _log.info("listing %s: %s members so far", self._path, f"{len(self):,}")
+            self._next_message = time.monotonic() + _SECONDS_BETWEEN
+
+    def members(self, links: Mapping[int, bytes]) -> Members:
+        """The members; the rows in `links` get the entry of the last member before them that has the name they link to."""
+        entries = np.array(self.entries, np.int64).reshape(-1, 5)
+        latest: dict[bytes, int] = {}
+        for row, (begin, end) in enumerate(zip(self.ends, self.ends[1:], strict=False)) if links else ():
+            if row in links and links[row] in latest:
+                entries[row] = entries[latest[links[row]]]
+            latest[bytes(self.names[begin:end])] = row
+        return Members.from_names(_binary_array(bytes(self.names), np.array(self.ends, np.int64)), entries)
+
+
+def normalize(name: str) -> bytes:
+    r"""The name without leading `./` and `/`, and with slashes for backslashes.
+
+    Example:
+        >>> normalize(".//a\\b.jpg")
+        b'a/b.jpg'
+    """
+    found = name.encode(errors="surrogateescape").replace(b"\\", b"/")
+    while found.startswith((b"./", b"/")):
+        found = found.removeprefix(b".").removeprefix(b"/")
+    return found
+
+
+class _ZipEntries:
+    """Takes the place of the list and the dictionary in which a ZipFile keeps its entries: a million ZipInfo take 600 MB."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def append(self, info: zipfile.ZipInfo) -> None:
+        method = info.compress_type
+        if info.flag_bits & _FLAG_ENCRYPTED:
+            method = ENCRYPTED
+        elif method == zipfile.ZIP_LZMA and info.flag_bits & _FLAG_LZMA_END:
+            method = LZMA_WITH_END
+        if not info.filename.endswith(("/", "\\")):
+            self._rows.add(info.filename, (info.header_offset, info.compress_size, info.file_size, info.CRC, method))
+
+    def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[zipfile.ZipInfo]:  # some versions of zipfile sort the list
+        return iter(())
+
+
+class _ZipDirectory(zipfile.ZipFile):
+    """A zip that adds its entries to `rows` as it reads them."""
+
+    def __init__(self, path: Path, rows: _Rows) -> None:
+        self._rows = rows
+        super().__init__(path)
+
+    def _RealGetContents(self) -> None:  # noqa: N802
+        self.filelist = self.NameToInfo = _ZipEntries(self._rows)  # type: ignore[assignment]
+        super()._RealGetContents()  # type: ignore[misc]
+
+
+def zip_members(path: Path) -> tuple[Members, NDArray[np.int64]]:
+    """List a zip: of two members with one name the later counts, and folders are no members."""
+    rows = _Rows(path)
+    with _ZipDirectory(path, rows) as archive:
+        begin = archive.start_dir
+    return rows.members({}), np.array([[begin, path.stat().st_size - begin]], np.int64)
+
+
+class _TarFile(FileIO):
+    """A tar of which few bytes may be read between two members: a header can claim any size."""
+
+    left = _LARGEST_HEADERS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.left -= self.left + 1 if size is None or size < 0 else size
+        if self.left < 0:
+            raise UnreadableArchiveError(
+                f"{self.name} has more than {_LARGEST_HEADERS:,} bytes of headers before a member; write it again without "
+                f"extended attributes, or copy it again if it has none."
+            )
+        return super().read(size)
+
+    def headers(self, member: tarfile.TarInfo) -> bytes:
+        """The bytes of a member's headers, which were read before. As many may be read before the next member."""
+        self.seek(member.offset)
+        self.left = _LARGEST_HEADERS
+        return super().read(member.offset_data - member.offset)
+
+
+def tar_members(path: Path) -> tuple[Members, NDArray[np.int64]]:
+    """List an uncompressed tar: of two members with one name the later counts, and a hard link is the member it links to.
+
+    Folders are no members. Half a header or a damaged one, which tarfile takes for the end, is refused.
+    """
+    rows, links = _Rows(path), {}
+    with _TarFile(path) as file:
+        start = file.read(8)
+        for magic, name in _COMPRESSED.items():
+            if start.startswith(magic):
+                no_access = f"is compressed with {name}, which has no random access"
+                raise UnreadableArchiveError(f"{path} {no_access}; unpack it to a .tar.")
+        file.seek(0)
+        # Names are the bytes they are, whatever the locale is.
+        with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            end = 0
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # it would keep an object for each member
+                if archive.offset <= end:
+                    raise UnreadableArchiveError(f"{path} is damaged: a member before byte {end:,} leads back; copy it again.")
+                end = archive.offset
+                headers = file.headers(member)
+                if member.isdir():
+                    continue
+                if member.islnk():
+                    links[len(rows)] = normalize(member.linkname)
+                stored, crc = len(headers) + member.size, zlib.crc32(headers)
+                rows.add(member.name, (member.offset, stored, member.size, crc, _kind(member)))
+            file.seek(end := archive.offset)
+            if file.read(_TAR_BLOCK).strip(b"\0"):
+                at = f"at byte {end:,}, after {len(rows):,} members"
+                raise UnreadableArchiveError(f"{path} is damaged or cut off {at}; copy it again.")
+    members = rows.members(links)
+    in_order = members.entries[np.argsort(members.entries[:, 0])]
+    sampled = in_order[np.linspace(0, len(members) - 1, min(len(members), _SAMPLED)).astype(np.int64)]
+    return members, np.vstack([np.stack([sampled[:, 0], sampled[:, 1] - sampled[:, 2]], axis=1), (end, _TAR_BLOCK)])
+
+
+def _kind(member: tarfile.TarInfo) -> int:
+    if member.islnk() or member.issym():
+        return LINK
+    return SPARSE if member.issparse() else 0 if member.isreg() else SPECIAL
+
+
 # Many names at once
 
 
-def binary_array(blob: bytes | NDArray[np.uint8], bounds: NDArray[np.int64]) -> pa.LargeBinaryArray:
+def _binary_array(blob: bytes, bounds: NDArray[np.int64]) -> pa.LargeBinaryArray:
     """The array of the slices `blob[bounds[i] : bounds[i + 1]]`, without a copy."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(bounds, np.int64)), pa.py_buffer(blob)]
     return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
 
 
-def name_bytes(names: pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _name_bytes(names: pa.LargeBinaryArray) -> tuple[bytes, NDArray[np.int64]]:
     """The bytes of all names, and where each begins and ends in them."""
     _, bounds, data = names.buffers()
     edges = np.frombuffer(bounds, np.int64)[names.offset : names.offset + len(names) + 1]
-    if not len(edges):
-        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    blob = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return blob[edges[0] : edges[-1]], edges - edges[0]
-
-
-def join_slices(blob: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.LargeBinaryArray:
-    """The array of `blob[starts[i] : ends[i]]`, which are in order and do not overlap."""
-    slices = binary_array(blob, np.append(0, np.stack([starts, ends], axis=1)))  # these, and what lies before each
-    return slices.take(pa.array(np.arange(1, 2 * len(starts), 2)))
-
-
-def split_folders(names: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, pa.LargeBinaryArray]:
-    """The folder of each name, up to and including its last slash, and what follows it."""
-    blob, bounds = name_bytes(names)
-    starts, ends = bounds[:-1], bounds[1:]
-    after = np.append(0, np.flatnonzero(blob == _SLASH) + 1)  # a slash
-    last = np.maximum(after[np.searchsorted(after, ends, "right") - 1], starts)
-    return join_slices(blob, starts, last), join_slices(blob, last, ends)
-
-
-def ends_in(names: pa.LargeBinaryArray, endings: bytes) -> NDArray[np.bool_]:
-    """Whether each name ends in one of these bytes."""
-    blob, bounds = name_bytes(names)
-    last = np.append(blob, np.uint8(0))[bounds[1:] - 1]
-    return np.isin(last, np.frombuffer(endings, np.uint8)) & (bounds[1:] > bounds[:-1])
-
-
-def replace_names(names: pa.LargeBinaryArray, replaced: Mapping[int, bytes]) -> pa.LargeBinaryArray:
-    """The names, with those at some indices replaced."""
-    if not replaced:
-        return names
-    mask = np.zeros(len(names), np.bool_)
-    mask[list(replaced)] = True
-    return pc.replace_with_mask(names, mask, pa.array([replaced[index] for index in sorted(replaced)], pa.large_binary()))
-
-
-def normalize(name: bytes) -> bytes:
-    r"""The name without leading `./` and `/`, and with slashes for backslashes.
-
-    Example:
-        >>> normalize(b".//a\\b.jpg")
-        b'a/b.jpg'
-    """
-    name = name.replace(b"\\", b"/")
-    while name.startswith((b"./", b"/")):
-        name = name.removeprefix(b".").removeprefix(b"/")
-    return name
-
-
-def normalize_all(names: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Each name as by `normalize`."""
-    blob, bounds = name_bytes(names)
-    content = blob.tobytes()
-    if b"\\" in content:
-        content = content.replace(b"\\", b"/")
-    blob = np.frombuffer(content + b"\0\0", np.uint8)  # so that there is something after an empty last name
-    starts, ends = bounds[:-1].copy(), bounds[1:]
-    while True:
-        slash = (blob[starts] == _SLASH) & (ends > starts)
-        dot = (blob[starts] == _DOT) & (blob[starts + 1] == _SLASH) & (ends > starts + 1)
-        if not (slash | dot).any():
-            break
-        starts += slash + 2 * dot
-    return binary_array(content, bounds) if (starts == bounds[:-1]).all() else join_slices(blob, starts, ends)
+    if not len(edges) or data is None:
+        return b"", np.zeros(len(names) + 1, np.int64)
+    return data[edges[0] : edges[-1]].to_pybytes(), edges - edges[0]

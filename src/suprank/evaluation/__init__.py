@@ -5,17 +5,15 @@ from typing import Any
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap import DecomposabilityGap, GapBounds, decomposability_gap, gap_bound, gap_bounds, refined_gap_bound
-from suprank.evaluation.landmarks import LandmarkScore, landmark_map, landmark_map_from_files, read_predictions, read_solution
+from suprank.evaluation.landmarks import landmark_map, landmark_map_from_files, read_predictions, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
-from suprank.evaluation.protocol_evaluation import evaluate_protocol
 from suprank.evaluation.protocols import PROTOCOLS, Protocol
-from suprank.evaluation.rankings import Qrels, RankingRun
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import ReportComparison
 from suprank.evaluation.retrieval_data import Items, RetrievalData
-from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
-from suprank.evaluation.run_metrics import evaluate_run
+from suprank.evaluation.revisited import GroundTruth, read_ground_truth
+from suprank.evaluation.runs import Qrels, Run, evaluate_run
 
 __all__ = [
     "PROTOCOLS",
@@ -24,18 +22,16 @@ __all__ = [
     "GapBounds",
     "GroundTruth",
     "Items",
-    "LandmarkScore",
     "Protocol",
     "Qrels",
     "QueryInGalleryWarning",
-    "RankingRun",
     "Report",
     "ReportComparison",
     "RetrievalData",
     "RetrievalMetrics",
+    "Run",
     "decomposability_gap",
     "evaluate",
-    "evaluate_protocol",
     "evaluate_run",
     "gap_bound",
     "gap_bounds",
@@ -45,7 +41,6 @@ __all__ = [
     "read_predictions",
     "read_solution",
     "refined_gap_bound",
-    "revisited",
     "top_k",
 ]
 

@@ -479,7 +479,8 @@ def _class_names(tables: Sequence[LabelTable], coded: Labels) -> dict[str, Seque
             assert labels is not None
             for text, own in zip(label_names(table, level), labels[:, column].tolist(), strict=True):
                 if text is not None:
-                    names.update(zip(own, text, strict=False) if isinstance(text, list) else [(own, text)])
+                    several = own if isinstance(own, list) else [own]
+                    names.update(zip(several, [text] if isinstance(text, str) else text, strict=False))
         names.pop(-1, None)
         found[level] = [names.get(label, "") for label in range(max(names, default=-1) + 1)]
     return found

@@ -6,8 +6,8 @@ Both train what is missing in their folder, resume what was interrupted, and ret
 
 from suprank.experiments.comparisons import Comparison, ComparisonResult, collect_comparison, compare, plan_comparison
 from suprank.experiments.grid import RECIPE, SEED, Combination, Grid
+from suprank.experiments.old_runner import Display, ExperimentStopped, Plan, Task, run_tasks
 from suprank.experiments.results import Outcome, Outcomes, comparison_table, relative_table, runs_csv, summary_table
-from suprank.experiments.runner import Display, ExperimentStopped, Plan, Task, run_tasks
 from suprank.experiments.search_result import SearchResult
 from suprank.experiments.search_settings import SearchSettings
 from suprank.experiments.significance import Difference, Significance

@@ -28,8 +28,8 @@ from suprank.experiments.methods import (
     difference_notes,
     label_recipes,
 )
+from suprank.experiments.old_runner import Display, Plan, Task
 from suprank.experiments.results import Outcomes, comparison_table, metric_names, read_outcome, runs_csv
-from suprank.experiments.runner import Display, Plan, Task
 from suprank.experiments.search_result import SearchResult
 from suprank.experiments.search_settings import SearchSettings, check_equal_budget, read_spaces
 from suprank.experiments.significance import Significance, compare_rows

@@ -10,7 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, NamedTuple
 
-from suprank.experiments.runner import Display
+from suprank.experiments.old_runner import Display
 from suprank.system.child_processes import restore_environment, safe_environment
 from suprank.training.callbacks import Callback, StepValues
 from suprank.training.code_copies import find_sources

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from suprank.experiments.runner import Task
+    from suprank.experiments.old_runner import Task
     from suprank.training.config import TrainConfig
 
 QUEUED = {"PENDING", "RUNNING", "REQUEUED", "CONFIGURING", "COMPLETING", "SUSPENDED", "RESIZING", "UNKNOWN"}

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from suprank.experiments.grid import SEED, Combination, Grid, Values, canonical_value, read_configs
 from suprank.experiments.methods import changed_settings, flatten
+from suprank.experiments.old_runner import Display, Plan, Task
 from suprank.experiments.results import Outcomes, metric_names, read_outcomes, relative_table, runs_csv, summary_table
-from suprank.experiments.runner import Display, Plan, Task
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import refuse_foreign_files
 from suprank.system.custom_code import trusting

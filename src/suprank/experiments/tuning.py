@@ -30,8 +30,8 @@ from suprank.experiments.folds import (
     validation_metric,
 )
 from suprank.experiments.grid import FOLD, RECIPE, SEED, TRIAL, TUNED, Combination
+from suprank.experiments.old_runner import Display, Task, run_tasks, shared_gpus, submit
 from suprank.experiments.results import read_outcome
-from suprank.experiments.runner import Display, Task, run_tasks, shared_gpus, submit
 from suprank.experiments.search_result import SEARCH_FOLDER
 from suprank.experiments.trials import (
     Params,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from suprank.data import Manifest
-    from suprank.experiments.runner import EndedTask
+    from suprank.experiments.old_runner import EndedTask
     from suprank.experiments.search_settings import SearchSettings
     from suprank.experiments.worker_processes import WorkerPool
     from suprank.training.config import TrainConfig

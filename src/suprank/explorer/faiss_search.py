@@ -258,7 +258,7 @@ def exact_neighbors(vectors: Embeddings, k: int = RECALL_AT, queries: int | None
     if k < 1:
         return ExactNeighbors(rows, own, np.empty((len(rows), 0), np.int64))
     found = top_k(own, vectors, k, self_index=torch.from_numpy(rows), progress=False)
-    return ExactNeighbors(rows, own, np.asarray(found.item_ids, np.int64))
+    return ExactNeighbors(rows, own, found.rows)
 
 
 def measure_recall(index: Any, probe: Probe, known: ExactNeighbors) -> Recall:

@@ -1,19 +1,21 @@
-"""Locks on folders, so that two processes do not write into one folder at the same time."""
+"""Locks on folders, so that two processes do not write into one folder at the same time, and folders that are built once."""
 
 from __future__ import annotations
 
 import os
 import platform
-from contextlib import contextmanager, suppress
+import shutil
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from suprank.files.atomic import own_file
+from suprank.files.atomic import explain_full_disk, own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LOCK = ".lock"
+_WAIT_SECONDS = 24 * 3600.0  # for another process that builds a folder; the system drops its lock if it dies
 
 
 @contextmanager
@@ -53,3 +55,31 @@ def _holder(file: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         return file.read_text(encoding="utf-8").strip() or "another process"
     return "another process"
+
+
+def build_once(folder: Path, build: Callable[[Path], None], way_out: str) -> Path:
+    """Return the folder; if it does not exist, `build(unfinished)` fills another one first, which is renamed when complete.
+
+    So it is never incomplete, and a build that fails leaves nothing. Other processes wait for the one that builds. To build it
+    again, delete it. If it cannot be written, the error ends in `way_out`.
+    """
+    if folder.is_dir():
+        return folder
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    with ExitStack() as stack:
+        try:
+            lock = lock_folder(folder.parent, "building", "wait for it", name=f".{folder.name}.lock", seconds=_WAIT_SECONDS)
+            stack.enter_context(lock)
+            if folder.is_dir():
+                return folder
+            shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+            unfinished.mkdir()
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise OSError(f"{folder.parent} is not writable ({error.strerror}); {way_out}.") from error
+        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+        with explain_full_disk(folder):
+            build(unfinished)
+        unfinished.rename(folder)
+    return folder

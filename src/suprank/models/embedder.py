@@ -8,17 +8,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from huggingface_hub import ModelHubMixin
 from pydantic import ValidationError
 from torch import nn
 from torch.nn.functional import normalize
 
-from suprank.files.atomic import write_atomically
-from suprank.models import hub, model_card, model_folder
+from suprank.models import hub, model_folder
 from suprank.models.backbone import Backbone
 from suprank.models.config import EmbedderConfig, ImageInput
 from suprank.models.frozen_batchnorm import keep_memory_format
 from suprank.models.head import Head
 from suprank.models.hub_names import HubName, check_repo_id
+from suprank.models.model_card import model_card
 from suprank.models.normalization import NORMALIZATIONS
 from suprank.models.pooling import POOLINGS
 from suprank.system.custom_code import require_consent, trusting
@@ -27,14 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
 
-    from huggingface_hub import CommitInfo
+    from huggingface_hub import CommitInfo, ModelCard
     from jaxtyping import Float
     from torch import Tensor
 
 _NOT_OF_THE_NETWORK = {"head", "image_size", "resize", "squash", "interpolation", "fast_jpeg", "precision"}
 
 
-class Embedder(nn.Module):
+class Embedder(
+    nn.Module,
+    ModelHubMixin,
+    library_name="suprank",
+    pipeline_tag="image-feature-extraction",
+    tags=["image-retrieval", "metric-learning", "image-embeddings"],
+):
     """Maps images to unit vectors: backbone → pooling → normalization → projection → L2.
 
     Images are `[batch, 3, height, width]`, normalized as `input` says. Pooling, normalization and the final L2 are computed in
@@ -52,6 +59,7 @@ class Embedder(nn.Module):
 
     def __init__(self, config: EmbedderConfig, *, pretrained: bool = False, weights: str | PathLike[str] | None = None):
         super().__init__()
+        self._hub_mixin_config = None  # `save_pretrained` would write a config.json; ours is embedder.json
         self.backbone = Backbone(
             config.backbone,
             config.image_size,
@@ -222,7 +230,7 @@ class Embedder(nn.Module):
         return embedder.eval().to(device)
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # without further keywords, and without a request for their config.json
         cls,
         pretrained_model_name_or_path: str | PathLike[str],
         *,
@@ -237,80 +245,73 @@ class Embedder(nn.Module):
     ) -> Self:
         """The embedder of a repository on the Hugging Face Hub, such as "org/name", or of a folder, in evaluation mode.
 
-        The repository is downloaded once, into the cache of huggingface_hub. `revision` is a branch, a tag or a commit (also
-        "org/name@revision"); `token` and the three arguments after it are those of `huggingface_hub.hf_hub_download`, and the
-        others those of `load`. No code is downloaded. Raises a `HubError` with a sentence on what to do.
+        Its `embedder.json` and `model.safetensors` are downloaded once, into the cache of huggingface_hub, and no code is.
+        `revision` is a branch, a tag or a commit (also "org/name@revision"); `token` and the three arguments after it are those
+        of `huggingface_hub.hf_hub_download`, and the others those of `load`. Raises a `HubError` with a sentence on what to do.
 
         Example:
             >>> embedder = Embedder.from_pretrained("org/name", revision="v1")  # doctest: +SKIP
         """
         name = str(pretrained_model_name_or_path)
-        loading: dict[str, Any] = {"device": device, "settings": settings, "trust_code": trust_code}
         if Path(name).is_dir():
             if revision is not None:
                 raise ValueError(f"{name} is a folder, which has no revision {revision!r}; leave revision out.")
-            return cls.load(name, **loading)
+            return cls.load(name, device=device, settings=settings, trust_code=trust_code)
         try:
             wanted = HubName.parse(name)
         except ValueError as error:
             raise FileNotFoundError(f"there is no folder {name}, and {error}") from None
         if revision is not None and wanted.revision not in (None, revision):
             raise ValueError(f"{name} and revision={revision!r} name two revisions; give one of them.")
-        wanted = HubName(wanted.repo_id, wanted.revision or revision)
-        options = {"token": token, "cache_dir": cache_dir}
-        folder = hub.download_embedder(wanted, local_files_only=local_files_only, force_download=force_download, **options)
-        return cls.load(folder, **loading)
+        folder = hub.download_embedder(
+            HubName(wanted.repo_id, wanted.revision or revision),
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            force_download=force_download,
+        )
+        return cls.load(folder, device=device, settings=settings, trust_code=trust_code)
 
-    def push_to_hub(
+    def push_to_hub(  # type: ignore[override]  # our files are always the same, so that there are no patterns to choose them
         self,
         repo_id: str,
         *,
-        card: str | None = None,
-        files: Mapping[str, bytes] | None = None,
         private: bool | None = None,
-        revision: str | None = None,
+        branch: str | None = None,
         commit_message: str | None = None,
         token: str | bool | None = None,
         create_pr: bool = False,
+        model_card_kwargs: dict[str, Any] | None = None,
     ) -> CommitInfo:
         """Push the embedder to a repository of the Hugging Face Hub, which is created if need be, as one commit.
 
-        The repository gets what `save` writes, a model card (README.md), and `files`: their contents by name. `card` is the
-        text of the model card; the default says what the model is and how to load it. `suprank.push_to_hub` writes a card with
-        the metrics, the data and the recipe of a run.
+        The repository gets what `save` writes and a model card, which says what the model is and how to load it;
+        `model_card_kwargs` are arguments of `generate_model_card`. `suprank.push_to_hub` writes a card with the metrics, the
+        data and the recipe of a run.
 
-        `revision` is the branch to push to, by default the main one. `private` is for a new repository: if it is true, one that
-        is there already and public is refused. `token` is by default the one of `hf auth login`. Returns the commit: its
-        address, which has `oid` and further attributes.
+        `branch` is by default the main one. `private` is for a new repository: if it is true, one that is there already and
+        public is refused. `token` is by default the one of `hf auth login`. Returns the commit: its address, which has `oid`
+        and further attributes.
         """
+        check_repo_id(repo_id)
         with TemporaryDirectory(prefix="suprank-") as folder:
-            self.save_repository(folder, repo_id, card=card, files=files)
+            self.save_pretrained(folder, model_card_kwargs={"repo_id": repo_id, **(model_card_kwargs or {})})
             return hub.upload_folder(
                 repo_id,
                 Path(folder),
                 private=private,
-                revision=revision,
+                branch=branch,
                 commit_message=commit_message,
                 token=token,
                 create_pr=create_pr,
             )
 
-    def save_repository(
-        self,
-        folder: str | PathLike[str],
-        repo_id: str,
-        *,
-        card: str | None = None,
-        files: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """Write into a folder what `push_to_hub` with the same arguments pushes, without connecting to anything."""
-        check_repo_id(repo_id)
-        self.save(folder)
-        further = {hub.CARD: (card or model_card.model_card(self, repo_id)).encode(), **(files or {})}
-        for name, content in further.items():
-            write_atomically(Path(folder) / name, content)
-        for name in {hub.GALLERY, hub.REPORT} - further.keys():  # of an earlier call
-            (Path(folder) / name).unlink(missing_ok=True)
+    def generate_model_card(self, repo_id: str = "org/name", **sections: Any) -> ModelCard:
+        """The model card of a repository; see `suprank.models.model_card`."""
+        return model_card(self, repo_id, **sections)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        self.save(save_directory)
 
     def fingerprint(self) -> str:
         """A hash of the config and all weights: equal for equal embedders, on any device."""

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from suprank.system.custom_code import HUB
 
-_PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")  # as huggingface_hub checks it
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -42,9 +41,15 @@ class HubName(NamedTuple):
 
 def check_repo_id(repo_id: str) -> None:
     """Raise a ValueError if this cannot be the name of a repository with its owner."""
-    parts = repo_id.split("/")
-    whole = all(_PART.fullmatch(part) and "--" not in part and ".." not in part for part in parts)
-    if not whole or len(parts) != 2 or repo_id.endswith(".git"):
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo_id)
+        known = "/" in repo_id
+    except HFValidationError:
+        known = False
+    if not known:
         raise ValueError(
             f"{repo_id!r} is not the name of a repository on the Hub: it must be org/name, of letters, digits and single '-', "
             "'_' and '.' between them."

@@ -100,18 +100,15 @@ def weights_repo_id(name: str) -> str | None:
     return None if settings is None else settings.hf_hub_id
 
 
-def _create(
-    name: str, image_size: tuple[int, int] | None, *, pretrained: bool = False, hub: HubBackbone | None = None
-) -> nn.Module:
+def _create(name: str, image_size: tuple[int, int] | None, *, hub: HubBackbone | None = None, **own: Any) -> nn.Module:
     """The network without classifier, for `image_size` and for changing sizes if it depends on them."""
     options: dict[str, Any] = {"dynamic_img_size": True, "img_size": image_size}
-    own: dict[str, Any] = {}
     if hub is not None:
         own = {**hub.model_args, "pretrained_cfg": dict(hub.pretrained_cfg)}
         options = {key: value for key, value in options.items() if value is not None or key not in own}
     while True:
         try:
-            return timm.create_model(name, pretrained=pretrained, num_classes=0, **{**own, **options})
+            return timm.create_model(name, num_classes=0, **{**own, **options})
         except TypeError as error:  # convolutional networks have neither option
             unknown = next((option for option in options if f"'{option}'" in str(error)), None)
             if unknown is None:
@@ -120,18 +117,19 @@ def _create(
 
 
 def _create_pretrained(source: NetworkSource, image_size: tuple[int, int] | None) -> nn.Module:
-    from huggingface_hub import constants
-
-    with hub.offline_if_out_of_reach() as out_of_reach:
-        try:
-            net = _create(source.weights, image_size, pretrained=True)
-        except Exception as error:  # the hub's client, what it connects with, and timm raise errors without a common class
-            reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-            raise DownloadError(
-                f"the pretrained weights {source.weights} cannot be downloaded "
-                f"({f'{constants.ENDPOINT} does not answer' if out_of_reach else reason}). "
-                "Without a network, get their file elsewhere and give weights=FILE."
-            ) from error
+    settings, overlay = timm.get_pretrained_cfg(source.weights), {}
+    try:
+        if settings is not None and settings.hf_hub_id:  # else timm downloads from another address
+            # timm's own download would try for half a minute to reach a Hub that does not answer.
+            file = _hub_weights(HubName.parse(settings.hf_hub_id), settings.to_dict())
+            overlay = {"file": str(file), "custom_load": False}  # with timm's names of tensors, also where timm has other files
+        net = _create(source.weights, image_size, pretrained=True, pretrained_cfg_overlay=overlay)
+    except Exception as error:  # what timm connects with raises errors without a common class
+        reason = str(error) if isinstance(error, hub.HubError) else f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DownloadError(
+            f"the pretrained weights {source.weights} cannot be loaded: {reason.rstrip('.')}. Without a network, get their "
+            "file elsewhere and give weights=FILE."
+        ) from error
     if source.weights == source.network:
         return net
     plain = _create(source.network, image_size)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
-from suprank.embedding import feature_moments, torchrun_processes
 from suprank.files.writable import check_folder
-from suprank.models import Embedder, pca_projection
+from suprank.models import Embedder
 from suprank.models.config import EmbedderConfig
 from suprank.models.model_folder import SETTINGS
-from suprank.workflows.embeddings import as_embedder_config, default_batch_size, loader_settings
+from suprank.workflows.embeddings import default_batch_size, loader_settings
+from suprank.workflows.projections import save_pca
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -149,27 +149,21 @@ def create_start(
     pretrained: bool = True,
     note: Callable[[str], None],
 ) -> Path:
-    """Save the network with a projection by PCA of the features of the train images, as `suprank models pca` does."""
+    """Save the network with a projection by PCA of the features of the train images, as `suprank models create --pca` does."""
     check_folder(folder)
     images = Manifest.read(manifest).split("train")
     note(f"computing a PCA of {len(images):,} train images at {image_size} × {image_size} pixels for {folder}")
     embedder = Embedder(network.model_copy(update={"dim": None}), pretrained=pretrained).eval()
     sizes = {"size": image_size, "resize": image_size, "squash": True}
     loading = loader_settings(embedder, sizes, default_batch_size(None), None, "raise")
-    with torchrun_processes() as processes:
-        moments = feature_moments(
-            embedder,
-            images,
-            loading=loading,
-            device=processes.device(None),
-            processes=processes,
-            progress=_note_tenths("images of the PCA", note),
-        )
-        if processes.rank == 0:
-            projected = embedder.with_projection(*pca_projection(moments, network.dim or embedder.features_dim))
-            projected.config = projected.config.model_copy(update=as_embedder_config(loading))
-            projected.save(folder)
-        processes.barrier()
+    save_pca(
+        embedder,
+        images,
+        folder,
+        dim=network.dim or embedder.features_dim,
+        loading=loading,
+        progress=_note_tenths("images of the PCA", note),
+    )
     return folder
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suprank.experiments.runner import Display
+from suprank.experiments.old_runner import Display
 from suprank.paper.contents import Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
 from suprank.paper.datasets import Found, MissingDataError, find, find_all, prepare
 from suprank.paper.output import Output, Reproduced

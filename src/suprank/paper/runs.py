@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
 from suprank.experiments.grid import RECIPE, SEED, Combination
 from suprank.experiments.methods import Method, check_budget, difference_notes
+from suprank.experiments.old_runner import Plan, Task, train_command
 from suprank.experiments.results import Outcome, read_outcome
-from suprank.experiments.runner import Plan, Task, train_command
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import foreign_file, refuse_foreign_files
 from suprank.training.run_folder import RunFolder, config_differences, json_bytes, may_differ

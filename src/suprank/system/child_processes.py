@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VARIABLE = "PYTHONSAFEPATH"
-_OURS = "suprank"  # any text has the effect; this one tells it from the user's own
+VARIABLE_VALUE = "suprank"  # any text has the effect; this one tells it from the user's own
 _lock = threading.Lock()
 
 
@@ -25,7 +25,7 @@ _lock = threading.Lock()
 def safe_environment() -> Iterator[None]:
     """What is started meanwhile has no current folder on its path, and our consents. Then the environment is as it was."""
     with _lock:
-        changes = handed_consents() | ({} if os.environ.get(VARIABLE) else {VARIABLE: _OURS})
+        changes = handed_consents() | ({} if os.environ.get(VARIABLE) else {VARIABLE: VARIABLE_VALUE})
         before = {name: os.environ[name] for name in changes if name in os.environ}
         os.environ.update(changes)
         try:
@@ -38,5 +38,5 @@ def safe_environment() -> Iterator[None]:
 
 def restore_environment() -> None:
     """In a process that was started so, before code of the user's own runs: remove the variable, unless it is the user's."""
-    if os.environ.get(VARIABLE) == _OURS:
+    if os.environ.get(VARIABLE) == VARIABLE_VALUE:
         del os.environ[VARIABLE]

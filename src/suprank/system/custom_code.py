@@ -35,6 +35,9 @@ HUB = "hf-hub:"
 OBJECT = "python"
 """What stands before the colon in the name of a loss that was given to `train` as an object, and so cannot be loaded."""
 
+MODULE_PREFIX = "suprank_custom_"
+"""Prefix of the names of the modules that `load` makes of files."""
+
 CONSENTS = "SUPRANK_CONSENTS"  # the variable of a process that was handed some: its node may lack the folder of settings
 
 _consents: set[str] = set()  # given or used in this process
@@ -274,7 +277,7 @@ def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     source = path.read_bytes()
     digest = hashlib.sha256(str(path).encode() + source).hexdigest()[:12]
-    module_name = f"suprank_custom_{path.stem}_{digest}"
+    module_name = f"{MODULE_PREFIX}{path.stem}_{digest}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)

@@ -42,6 +42,7 @@ PACKAGES = {
     "suprank.adaptation": "train",
     "suprank.data": "vision",
     "suprank.embedding": "vision",
+    "suprank.evaluation.runs": "vision",
     "suprank.explorer": "explore",
     "suprank.explorer.milvus": "servers",
     "suprank.hierarchy": "hierarchy",

@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from suprank.data import transforms
+from suprank.data.cached_images import BOX_NUMBERS, InMemoryImages, random_boxes
 from suprank.data.datasets import ImageDataset, ImageItem
-from suprank.data.device_images import BOX_NUMBERS, DeviceImages, random_boxes
 from suprank.data.images import BrokenImage
-from suprank.data.in_memory import InMemoryImages
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
 from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method
 from suprank.evaluation.arguments import check_tree
@@ -384,7 +383,7 @@ class _DeviceCrops:
     ) -> None:
         self.classes, self.seed, self.crops = classes, seed, crops
         self.broken = {row: BrokenImage(row, images.paths[row].as_py(), reason) for row, reason in images.broken.items()}
-        self.images = DeviceImages(images, device)
+        self.images = images.to(device)
 
     def __getitem__(self, request: _PieceRequest) -> _Piece:
         wanted = request.rows[request.positions]

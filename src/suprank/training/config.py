@@ -144,8 +144,8 @@ class ModelConfig(EmbedderConfig):
     _named_in: str | None = PrivateAttr(default=None)  # the file that names a backbone of the user's own, as in a `LossSpec`
 
     start: str | None = None
-    """Folder of a saved embedder to start from, for example one that `suprank models pca` wrote. It brings its own settings, so
-    that only `freeze_batchnorm` may be set beside it."""
+    """Folder of a saved embedder to start from, for example one that `suprank models create --pca` wrote. It brings its own
+    settings, so that only `freeze_batchnorm` may be set beside it."""
 
     pretrained: bool = True
     """Start from timm's weights of the backbone, which are downloaded once. Without effect on a backbone of your own."""

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from suprank.data import transforms
+from suprank.data.cached_images import InMemoryImages
 from suprank.data.duplicates import repeated_images
-from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import default_workers
 from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS

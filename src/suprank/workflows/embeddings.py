@@ -103,29 +103,29 @@ def load_embedder(
     model: str | PathLike[str] | Embedder,
     weights: str | PathLike[str] | None = None,
     *,
+    pretrained: bool | None = None,
     trust_code: bool = False,
     **settings: object,
 ) -> Embedder:
-    """Load the embedder saved in a folder, or make one from a timm backbone, with weights from a file or timm's own.
+    """Load the embedder saved in a folder, or that of a run, or make one from a timm backbone with weights of a file or timm's.
 
     `hf-hub:org/name` is an embedder that was pushed to the Hugging Face Hub, or else a timm model there. A backbone of the
     user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder or an embedder on the Hub that names
-    one is refused unless `trust_code` is true.
+    one is refused unless `trust_code` is true. `pretrained=False` leaves the weights of a backbone random.
     """
     from suprank.models import Embedder
-    from suprank.models.hub import has_embedder
     from suprank.system.custom_code import HUB, is_code_name
+    from suprank.workflows.opening import is_run
+    from suprank.workflows.run_embeddings import load_run_model
 
     if isinstance(model, Embedder):
         return model
     name = str(model)
-    if Path(name).is_dir():
-        if weights is not None or settings:
+    if is_saved_embedder(name):
+        if weights is not None or pretrained is not None or settings:
             raise ValueError(f"{name} is a saved embedder, with weights and settings of its own; leave the others out.")
-        return Embedder.load(name, trust_code=trust_code)
-    if name.startswith(HUB) and has_embedder(name):
-        if weights is not None or settings:
-            raise ValueError(f"{name} is an embedder with weights and settings of its own; leave the others out.")
+        if is_run(name):
+            return load_run_model(Path(name), trust_code=trust_code)[0]
         return Embedder.from_pretrained(name, trust_code=trust_code)
     is_code = is_code_name(name)
     if "/" in name and not is_code and not name.startswith(HUB):
@@ -133,7 +133,20 @@ def load_embedder(
             f"{name} is not a folder; give a saved embedder, the name of a timm backbone, {HUB}org/name for one on the Hugging "
             "Face Hub, or FILE.py:NAME."
         )
-    return Embedder.create(name, pretrained=weights is None and not is_code, weights=weights, **settings).eval()
+    if pretrained is None:
+        pretrained = weights is None and not is_code
+    return Embedder.create(name, pretrained=pretrained, weights=weights, **settings).eval()
+
+
+def is_saved_embedder(model: str | PathLike[str]) -> bool:
+    """Whether this is a folder, or an embedder on the Hugging Face Hub, rather than the name of a backbone."""
+    from suprank.system.custom_code import HUB
+
+    if not str(model).startswith(HUB) or Path(model).is_dir():
+        return Path(model).is_dir()
+    from suprank.models.hub import has_embedder
+
+    return has_embedder(str(model))
 
 
 def loader_settings(

@@ -5,6 +5,7 @@ import pytest
 from sklearn.metrics import confusion_matrix
 
 from suprank import open_data
+from suprank.evaluation import evaluate
 from suprank.explorer.findings.confusions import (
     ClassMetrics,
     ConfusedPair,
@@ -17,7 +18,6 @@ from suprank.explorer.findings.confusions import (
     weakest_classes,
     with_positives,
 )
-from suprank.explorer.findings.query_metrics import evaluate_data
 from suprank.explorer.images import best_items, unit_embeddings
 from tests.explorer import runs
 from tests.explorer.runs import of_arrays
@@ -50,7 +50,7 @@ def test_the_first_items_of_the_hand_made_lists_are_counted_by_class(folders):
 
 
 def test_the_metrics_of_a_class_are_the_means_over_its_queries(drawn):
-    report = evaluate_data(drawn, per_query=True)
+    report = evaluate(drawn, per_query=True)
     for level, name in enumerate(drawn.levels):
         found = class_metrics(drawn, report, level)
         labels = drawn.queries.labels[:, level]
@@ -61,20 +61,20 @@ def test_the_metrics_of_a_class_are_the_means_over_its_queries(drawn):
     with pytest.raises(ValueError, match="per_query=True"):
         class_metrics(
             drawn,
-            evaluate_data(
+            evaluate(
                 drawn,
             ),
         )
 
 
 def test_the_first_items_by_level_agree_with_recall(folders, drawn):
-    own, baseline = (evaluate_data(open_data(folder), per_query=True) for folder in folders)
+    own, baseline = (evaluate(open_data(folder), per_query=True) for folder in folders)
     assert first_item_levels(own).tolist() == [0, 2, 2], "rows 0, 2, 6 and 4: two right classes, two of the right group"
     assert first_item_levels(baseline).tolist() == [1, 1, 2], "rows 0, 2, 0 and 4"
-    report = evaluate_data(drawn, per_query=True)
+    report = evaluate(drawn, per_query=True)
     counts = first_item_levels(report)
     assert [counts[-1] / 54, counts[1:].sum() / 54] == [report["R@1/class"], report["R@1/group"]]
-    without = evaluate_data(drawn, per_query=True, ks=(2, 3))
+    without = evaluate(drawn, per_query=True, ks=(2, 3))
     assert first_item_levels(without).tolist() == counts.tolist(), "also if R@1 was not asked for"
     assert class_metrics(drawn, without).r1.tolist() == class_metrics(drawn, report).r1.tolist()
 
@@ -90,14 +90,14 @@ def test_the_weakest_classes_have_the_lowest_ap_and_enough_queries():
 def test_a_class_without_a_positive_has_no_metrics(tmp_path):
     single = runs.collection(tmp_path, groups=1, classes=3, images=2).take(np.arange(5))
     data = of_arrays("x", runs.vectors(single), single)
-    found = class_metrics(data, evaluate_data(data, per_query=True))
+    found = class_metrics(data, evaluate(data, per_query=True))
     assert found.queries.tolist() == [2, 2, 0]
     assert found.images.tolist() == [2, 2, 1]
     assert np.isnan(found.ap[2])
     assert np.isnan(found.r1[2])
     nearest = nearest_items(data)
     assert nearest.queries.tolist() == [0, 1, 2, 3, 4]
-    report = evaluate_data(data, per_query=True)
+    report = evaluate(data, per_query=True)
     assert with_positives(data, report, nearest).queries.tolist() == [0, 1, 2, 3]
     assert with_positives(data, report, nearest, 1).queries.tolist() == [0, 1, 2, 3, 4], "its group has others"
 
@@ -112,7 +112,7 @@ def test_confusions_are_those_of_scikit_learn_and_agree_with_recall(drawn):
         assert np.array_equal(matrix[:, :-1], theirs)
         assert not matrix[:, -1].any()
         assert np.array_equal(matrix.sum(1), found.queries)
-        assert np.trace(matrix) / matrix.sum() == pytest.approx(evaluate_data(drawn, metrics=[f"R@1/{name}"])[f"R@1/{name}"])
+        assert np.trace(matrix) / matrix.sum() == pytest.approx(evaluate(drawn, metrics=[f"R@1/{name}"])[f"R@1/{name}"])
         assert sum(pair.mistakes for pair in found.pairs()) == theirs.sum() - np.trace(theirs)
         mistakes = [pair.mistakes for pair in found.pairs(4)]
         assert mistakes == sorted(mistakes, reverse=True)
@@ -124,7 +124,7 @@ def test_in_a_tie_the_item_that_shares_fewer_levels_is_first_as_in_recall(tmp_pa
     manifest = runs.collection(tmp_path, groups=2, classes=2, images=2)  # rows 0 and 1 are one class, 0 to 3 one group
     vectors = np.eye(4, dtype=np.float32)[[0, 0, 0, 1, 0, 2, 3, 3]]  # rows 0, 1, 2 and 4 are copies
     data = of_arrays("x", vectors, manifest)
-    nearest, report = nearest_items(data), evaluate_data(data, per_query=True)
+    nearest, report = nearest_items(data), evaluate(data, per_query=True)
     assert nearest.items[[0, 1, 2, 4]].tolist() == [4, 4, 4, 0]
     for level, name in enumerate(data.levels):
         right = data.items.labels[nearest.items, level] == data.queries.labels[:, level]

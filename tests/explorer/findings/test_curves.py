@@ -5,6 +5,7 @@ import pytest
 from sklearn.metrics import precision_recall_curve
 
 from suprank import open_data
+from suprank.evaluation import evaluate
 from suprank.explorer.findings import curves, hierarchical_at_k, precision_recall_and_scores
 from suprank.explorer.findings.curves import (
     ScoreBlock,
@@ -13,7 +14,6 @@ from suprank.explorer.findings.curves import (
     sample_queries,
     score_blocks,
 )
-from suprank.explorer.findings.query_metrics import evaluate_data
 from suprank.explorer.images import shared_levels, unit_embeddings
 from tests.explorer import runs
 from tests.explorer.runs import of_arrays
@@ -128,7 +128,7 @@ def test_the_query_itself_is_in_no_list_and_its_copy_is(data):
 
 def test_values_at_k_are_those_of_evaluate(data):
     found = hierarchical_at_k(data, max_k=20)
-    report = evaluate_data(data, ks=[int(k) for k in found.ks])
+    report = evaluate(data, ks=[int(k) for k in found.ks])
     assert (found.ks[0], found.ks[-1]) == (1, 20)
     assert found.precision.tolist() == [report[f"H-P@{k}"] for k in found.ks]
     assert found.recall.tolist() == [report[f"H-R@{k}"] for k in found.ks]
@@ -141,5 +141,5 @@ def test_at_k_a_sample_of_queries_is_ranked_against_all_items(data, monkeypatch)
     monkeypatch.setattr(curves, "_PAIRS_BY_K", 600)
     found, rows = hierarchical_at_k(data, max_k=10, seed=2), sample_queries(data, 2, 600)
     assert (found.queries, found.total_queries) == (10, 60)
-    whole = evaluate_data(data, metrics=["H-P@10"], per_query=True)
+    whole = evaluate(data, metrics=["H-P@10"], per_query=True)
     assert found.precision[-1] == pytest.approx(whole.per_query["H-P@10"][rows].mean())

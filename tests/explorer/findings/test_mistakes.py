@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from suprank import open_data
+from suprank.evaluation import evaluate
 from suprank.explorer.findings import (
     FirstItems,
     ItemCounts,
@@ -13,7 +14,6 @@ from suprank.explorer.findings import (
     misses_class,
 )
 from suprank.explorer.findings import mistakes as module
-from suprank.explorer.findings.query_metrics import evaluate_data
 from tests.explorer import runs
 from tests.explorer.runs import of_arrays
 
@@ -73,7 +73,7 @@ def test_lists_end_with_the_gallery(tmp_path):
 def test_the_report_tells_which_queries_miss_their_class(sources):
     # For the third and fourth query both models have the first item of the class at rank 7.
     for folder in sources:
-        report = evaluate_data(open_data(folder), per_query=True)
+        report = evaluate(open_data(folder), per_query=True)
         for k, expected in ((1, [2, 3]), (6, [2, 3]), (7, [])):
             assert np.flatnonzero(misses_class(report, k)).tolist() == expected
 

@@ -12,9 +12,9 @@ import pytest
 
 from suprank import open_data
 from suprank.data import Manifest
+from suprank.evaluation import evaluate
 from suprank.evaluation.explanations import explain_metric
 from suprank.explorer.findings import class_map
-from suprank.explorer.findings.query_metrics import evaluate_data
 from suprank.explorer.report import report_page
 from tests.explorer.report.reading import of, parsed
 from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, of_arrays, run, vectors
@@ -109,9 +109,7 @@ def test_a_tile_says_its_level_and_score_in_words_and_not_by_its_color_alone(ele
 
 def test_better_mistakes_are_led_by_the_query_on_which_the_runs_differ_most(runs, elements):
     better, worse, _ = runs
-    values = [
-        evaluate_data(open_data(folder), metrics=["H-AP"], per_query=True).per_query["H-AP"] for folder in (better, worse)
-    ]
+    values = [evaluate(open_data(folder), metrics=["H-AP"], per_query=True).per_query["H-AP"] for folder in (better, worse)]
     ahead = values[0] - values[1]
     (first, *_) = [one for one in of(elements, "article") if one.within(id="better")]
     shown = [float(found) for found in re.findall(r"H-AP (\d+\.\d)", first.text)]

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank import open_data
-from suprank.evaluation import Report
-from suprank.explorer.findings.query_metrics import evaluate_data
-from suprank.explorer.numbers import p_value, percent
+from suprank.evaluation import Report, evaluate
+from suprank.evaluation.verdict import compare_headlines, comparison_verdict, headlines, p_value, percent, run_verdict
 from suprank.explorer.report.table_sections import compare_metrics
-from suprank.explorer.report.verdict import compare_headlines, comparison_verdict, headlines, run_verdict
 from suprank.explorer.report.verdict_section import chance_of_first, paragraphs, verdict_section
 from tests.cli.collection import done
 from tests.explorer.report.reading import of
@@ -247,7 +245,7 @@ def test_the_section_says_what_was_measured_and_which_queries_are_left_out(tmp_p
     manifest = collection(tmp_path, groups=4, classes=1, images=2)
     lone = manifest.take(np.arange(len(manifest) - 1))  # the last class has one image left
     data = of_arrays("a", vectors(lone), lone)
-    section = verdict_section([data], [evaluate_data(data, per_query=True)])
+    section = verdict_section([data], [evaluate(data, per_query=True)])
     assert section.content["basis"] == [
         "Measured on 7 test images, each a query against all others. Queries that share their class with no item are left "
         "out: 1 at class and 1 at group."
@@ -257,7 +255,7 @@ def test_the_section_says_what_was_measured_and_which_queries_are_left_out(tmp_p
     assert verdict_section(
         [lists],
         [
-            evaluate_data(
+            evaluate(
                 lists,
             )
         ],
@@ -266,7 +264,7 @@ def test_the_section_says_what_was_measured_and_which_queries_are_left_out(tmp_p
 
 def test_the_basis_of_a_comparison_says_what_the_words_mean_and_what_the_test_does_not_cover(runs):
     sources = [open_data(folder) for folder in runs[:2]]
-    reports = [evaluate_data(data, per_query=True) for data in sources]
+    reports = [evaluate(data, per_query=True) for data in sources]
     basis = " ".join(verdict_section(sources, reports, compare_metrics(reports)).content["basis"])
     assert basis.startswith("Measured on 24 test images, each a query against all others. Slightly: by less than 2 points;")
     comparison = compare_metrics(reports)
@@ -274,7 +272,7 @@ def test_the_basis_of_a_comparison_says_what_the_words_mean_and_what_the_test_do
     assert comparison.sentence().startswith("Measured on 12 classes (unit: class).")
     assert "Two trained models, one training each: another training of the same recipe may differ" in basis
     unknown = [dataclasses.replace(data, origin=dataclasses.replace(data.origin, training=None)) for data in sources]
-    bare = [evaluate_data(data, per_query=True) for data in unknown]
+    bare = [evaluate(data, per_query=True) for data in unknown]
     assert "seed" not in " ".join(verdict_section(sources, bare, compare_metrics(bare)).content["basis"])
 
 

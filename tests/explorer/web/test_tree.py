@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
-from suprank.explorer.findings.query_metrics import evaluate_data
+from suprank.evaluation import evaluate
 from suprank.explorer.web import Node
 from suprank.explorer.web.tree import LABEL_ORDERS, NodeMetrics, Tree
 from tests.explorer.runs import of_arrays
@@ -30,7 +30,7 @@ def test_a_walk_from_the_top_to_the_images(one):
 
 
 def test_values_of_a_node_are_the_means_of_its_queries(two):
-    report = evaluate_data(two.runs[1].data, metrics=["AP/kind", "R@1/kind", "AP/family"], per_query=True)
+    report = evaluate(two.runs[1].data, metrics=["AP/kind", "R@1/kind", "AP/family"], per_query=True)
     wheel = two.data.names["family"].index("wheel")
     inside = two.data.items.labels[:, 1] == wheel
     label = two.tree.summary(Node(1, wheel))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ import pyarrow.compute as pc
 from suprank.data.columns import PREFIX
 from suprank.data.image_files import missing_rows
 from suprank.data.manifest import Manifest
+from suprank.files.locking import build_once
+from suprank.system.platforms import default_cache
 
 _SHOWN = 3  # missing images that a sentence names before it only counts
 IMAGES = "images"
@@ -110,6 +114,16 @@ def _missing_images(manifest: Manifest) -> list[str]:
     first = ", ".join(manifest.paths[int(row)].as_py() for row in rows[:_SHOWN])
     more = ", ..." if len(rows) > _SHOWN else ""
     return [f"{len(rows):,} of {len(manifest):,} images do not exist under {manifest.root} ({first}{more})"]
+
+
+def generated(
+    name: str, settings: Sequence[object], build: Callable[[Path], None], cache: str | os.PathLike[str] | None
+) -> Manifest:
+    """The manifest of images that `build(folder)` generates once for these settings, in `cache` (by default suprank's)."""
+    key = hashlib.sha256(repr((name, *settings)).encode()).hexdigest()[:16]
+    place = default_cache() if cache is None else Path(cache).expanduser()
+    folder = build_once(place / name / key, build, "set SUPRANK_CACHE to a folder that is")
+    return Manifest.read(folder / "manifest.parquet", root=folder)
 
 
 # Text lists

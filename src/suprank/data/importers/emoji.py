@@ -18,8 +18,8 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from suprank.data.archives import write_images_zip
-from suprank.data.cache import build_once, cache_key
 from suprank.data.importers import npm
+from suprank.data.importers.base import generated
 from suprank.data.importers.npm import NpmError, Package
 from suprank.data.manifest import Manifest
 from suprank.data.splits import holdout_classes
@@ -67,16 +67,15 @@ def read(
     """The manifest of the emoji, which are downloaded and rendered at the first call and read from the cache after that.
 
     The first call needs npm, a network (100 MB) and resvg_py; later ones need none of them. `size` is the side of the images in
-    pixels, `seed` that of the split; on `cache` see `cache_folder`. `progress(done, total)` counts rendered emoji. An
-    interrupted call leaves nothing behind; the next one starts again, with npm's own cache of downloads.
+    pixels, `seed` that of the split; `cache` a folder in place of suprank's. `progress(done, total)` counts rendered emoji.
+    An interrupted call leaves nothing behind; the next one starts again, with npm's own cache of downloads.
 
     Raises `NpmError` if npm or the network is missing. `glyphs` needs neither.
     """
     if size < 1:
         raise ValueError(f"size={size} is the side of the images in pixels and must be at least 1; 64 is usual.")
-    key = cache_key("emoji", RECIPE, size, seed, *ARTISTS.items(), NAMES)
-    folder = build_once("emoji", key, lambda folder: _build(folder, size, seed, progress), cache=cache)
-    return Manifest.read(folder / "manifest.parquet", root=folder)
+    settings = (RECIPE, size, seed, *ARTISTS.items(), NAMES)
+    return generated("emoji", settings, lambda folder: _build(folder, size, seed, progress), cache)
 
 
 def _build(folder: Path, size: int, seed: int, progress: Callable[[int, int], None] | None) -> None:

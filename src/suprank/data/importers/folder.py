@@ -19,7 +19,7 @@ from suprank.data.columnar import ColumnMembers
 from suprank.data.columns import PREFIX, SPLITS
 from suprank.data.importers.base import Importer
 from suprank.data.manifest import Manifest
-from suprank.data.members import Members, split_folders
+from suprank.data.members import Members
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,7 +146,8 @@ def _in_archive(members: Members | ColumnMembers, skipped: Skipped) -> Iterator[
     if isinstance(members, ColumnMembers):
         return  # these have no folders
     names = members.to_arrow()
-    above, files = split_folders(names)
+    above = pc.replace_substring_regex(names, r"(?s)[^/]*$", "")
+    files = pc.replace_substring_regex(names, r"(?s)^.*/", "")
     coded = above.dictionary_encode()
     codes = np.asarray(coded.indices)
     folders = [tuple(folder.decode(errors="surrogateescape").split("/")[:-1]) for folder in coded.dictionary.to_pylist()]

@@ -19,8 +19,8 @@ import numpy as np
 from PIL import Image, ImageOps, features
 
 from suprank.data.archives import write_images_zip
-from suprank.data.cache import build_once, cache_key
 from suprank.data.importers.alphabets import GROUPS, characters, label
+from suprank.data.importers.base import generated
 from suprank.data.importers.typefaces import Face, Shape, can_draw, distinct_shapes, load_face, shapes_of, unique_names
 from suprank.data.manifest import Manifest
 from suprank.data.splits import holdout_classes
@@ -68,8 +68,8 @@ def read(
     """The manifest of the characters, which are drawn in seconds at the first call and read from the cache after that.
 
     `fonts` are font files of your own, to use besides matplotlib's. `size` is the side of the images in pixels, at least 16,
-    `seed` that of the split and of the variations; on `cache` see `cache_folder`. `progress(done, total)` counts images. Equal
-    arguments, fonts and Pillow give equal pixels.
+    `seed` that of the split and of the variations; `cache` a folder in place of suprank's. `progress(done, total)` counts
+    images. Equal arguments, fonts and Pillow give equal pixels.
 
     Characters with fewer than `MIN_FACES` different drawings are left out, and so are those that look like an earlier one
     (Greek Α is Latin A in most fonts), because their images could not be distinguished.
@@ -78,9 +78,8 @@ def read(
         raise ValueError(f"size={size} is too small to draw characters; it must be at least 16, and 64 is usual.")
     faces = _faces([Path(path) for path in fonts], em(size))
     sources = [(face.name, face.digest) for face in faces]
-    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), sources)
-    folder = build_once("glyphs", key, lambda folder: _build(folder, faces, size, seed, progress), cache=cache)
-    return Manifest.read(folder / "manifest.parquet", root=folder)
+    settings = (RECIPE, GROUPS, size, seed, features.version("freetype2"), sources)
+    return generated("glyphs", settings, lambda folder: _build(folder, faces, size, seed, progress), cache)
 
 
 def installed_fonts() -> list[Path]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from suprank.evaluation import evaluate
 from suprank.explorer.findings.batch_gap import gap_by_size
 from suprank.explorer.findings.class_means import MAX_CLASSES, class_map
 from suprank.explorer.findings.confusions import nearest_items
 from suprank.explorer.findings.curves import hierarchical_at_k, precision_recall_and_scores
-from suprank.explorer.findings.query_metrics import evaluate_data
 from suprank.explorer.findings.training_run import loss_step, training_history
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def collect_findings(
     numbers of classes (0 for all) and of single images on the map.
     """
     name = data.name
-    report = evaluate_data(data, per_query=True, intervals=True, progress=partial(progress, f"{name}: metrics"))
+    report = evaluate(data, per_query=True, intervals=True, progress=partial(progress, f"{name}: metrics"))
     precision, scores = precision_recall_and_scores(data, seed=seed, progress=partial(progress, f"{name}: curves"))
     several = len(data.levels) > 1
     lists = hierarchical_at_k(data, progress=partial(progress, f"{name}: H-P and H-R")) if several else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.findings.query_metrics import evaluate_data
+from suprank.evaluation import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,7 +201,7 @@ def hierarchical_at_k(
     # AP ranks all items, which is faster than sorting a large part of them: 1.2 s instead of 4 s for 6,000².
     rank_all = ["AP"] if 20 * longest > len(data.items) else []
     rows = sample_queries(data, seed, _PAIRS_BY_K)
-    chosen = rows if len(rows) < len(data.queries) else None
-    report = evaluate_data(data, chosen, metrics=[*names, *rank_all], progress=progress)
+    chosen = data.take(rows) if len(rows) < len(data.queries) else data
+    report = evaluate(chosen, metrics=[*names, *rank_all], progress=progress)
     values = np.array([report[name] for name in names]).reshape(2, len(ks))
     return HierarchicalAtK(ks, values[0], values[1], len(rows), len(data.queries))

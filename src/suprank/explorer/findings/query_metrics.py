@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from suprank.evaluation.evaluate import evaluate
-from suprank.evaluation.units import TRAINING
 from suprank.explorer.images import best_items, shared_levels
 
 if TYPE_CHECKING:
@@ -44,29 +42,6 @@ class Example:
     rows: NDArray[np.int64]
     scores: NDArray[np.float32]
     levels: NDArray[np.int64]
-
-
-def evaluate_data(data: RetrievalData, rows: NDArray[np.int64] | None = None, **options: Any) -> Report:
-    """A `Report` of all queries, or of some; `options` are those of `suprank.evaluation.evaluate`."""
-    data.require_labels()
-    keep, intervals = options.pop("per_query", False), options.pop("intervals", False)
-    chosen = data if rows is None else data.take(rows)
-    queries, gallery = chosen.queries, chosen.gallery
-    report = evaluate(
-        *(queries.embeddings, queries.labels),
-        *(() if gallery is None else (gallery.embeddings, gallery.labels)),
-        ids=queries.ids,
-        gallery_ids=None if gallery is None else gallery.ids,
-        level_names=chosen.levels,
-        classes=chosen.classes,
-        per_query=keep or intervals,
-        **{**asdict(chosen.defaults), "progress": False, **options},
-    )
-    if data.origin.training is not None:
-        report = replace(report, settings={**report.settings, TRAINING: dict(data.origin.training)})
-    if intervals:  # after the settings, because their sentence is about the training too
-        report = report.with_intervals()
-    return report if keep else report.without_queries()
 
 
 def precision_by_level(report: Report) -> list[LevelPrecision]:

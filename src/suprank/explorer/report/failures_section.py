@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.evaluation.report_text import pluralize
+from suprank.evaluation.verdict import percent
 from suprank.explorer.findings.confusions import (
     class_metrics,
     count_confusions,
@@ -16,7 +17,6 @@ from suprank.explorer.findings.confusions import (
     weakest_classes,
     with_positives,
 )
-from suprank.explorer.numbers import percent
 from suprank.explorer.report.confusion_parts import SHOWN_PAIRS, Part, level_parts, pair_image, pairs_part
 from suprank.explorer.report.page import Section, label_path
 

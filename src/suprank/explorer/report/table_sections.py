@@ -13,8 +13,8 @@ from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.quoted_metrics import metric_name, table_keys
 from suprank.evaluation.report_comparison import SIGNIFICANT
 from suprank.evaluation.report_text import counts_without_positives
+from suprank.evaluation.verdict import p_value, percent
 from suprank.explorer.findings.query_metrics import compare_reports
-from suprank.explorer.numbers import p_value, percent
 from suprank.explorer.report.page import Section
 
 if TYPE_CHECKING:

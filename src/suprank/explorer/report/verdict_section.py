@@ -9,8 +9,8 @@ import numpy as np
 
 from suprank.evaluation.report_comparison import SIGNIFICANT
 from suprank.evaluation.report_text import counts_without_positives, in_words, interval_lines, pluralize
+from suprank.evaluation.verdict import CLEAR, FAR, comparison_verdict, run_verdict
 from suprank.explorer.report.page import Section
-from suprank.explorer.report.verdict import CLEAR, FAR, comparison_verdict, run_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

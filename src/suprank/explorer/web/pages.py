@@ -6,8 +6,8 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from suprank.evaluation.verdict import percent
 from suprank.explorer.colors import level_names, level_style
-from suprank.explorer.numbers import percent
 from suprank.explorer.tags import MAX_LENGTH
 from suprank.explorer.web.selections import default_side
 from suprank.explorer.web.uploads import MAX_BYTES, TYPES

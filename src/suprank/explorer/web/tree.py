@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.findings.query_metrics import evaluate_data
+from suprank.evaluation import evaluate
 from suprank.explorer.web.ids import Node
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class NodeMetrics:
         data = self.data
         metrics = [f"{name}/{level}" for level in data.levels for name in ("AP", "R@1")]
         try:
-            report = evaluate_data(data, self.rows if self.sampled else None, metrics=metrics, per_query=True)
+            report = evaluate(data.take(self.rows) if self.sampled else data, metrics=metrics, per_query=True, progress=False)
             self._values = dict(report.per_query or {})
         except Exception as error:  # in a background thread: otherwise nobody would see it, and the page would wait forever
             _log.warning("the metrics of %s cannot be measured: %s", data.name, error)

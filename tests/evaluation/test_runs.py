@@ -1,4 +1,4 @@
-"""`evaluate_run`: lists by hand, trec_eval (pytrec_eval, and its own files), ranx, `evaluate`, edges, and bad input."""
+"""Runs and judgments: files that other tools read or write, and `evaluate_run` beside trec_eval, ranx and `evaluate`."""
 
 import gzip
 import json
@@ -8,14 +8,451 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from suprank.evaluation import Qrels, RankingRun, Report, evaluate, evaluate_run, run_metrics, top_k
+from suprank.evaluation import Qrels, Report, Run, evaluate, evaluate_run, runs, top_k
 from suprank.evaluation.quoted_metrics import distinct_keys
-from suprank.evaluation.run_metrics import RUN_METRICS
+from suprank.evaluation.runs import RUN_METRICS
 from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
+
+TREC = """\
+q1 Q0 b 1 0.75 tag
+q1 Q0 a 2 0.5 tag
+q2 Q0 c 1 -3.0 tag
+"""
+
+FILES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Z"), exclude_characters='",'), min_size=1, max_size=8)
+ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+SCORES = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def lists(ids, values):
+    return st.dictionaries(ids, st.dictionaries(ids, values, min_size=1, max_size=6), max_size=4)
+
+
+@pytest.fixture
+def run():
+    return Run.from_dict({"q1": {"a": 0.5, "b": 0.75}, "q2": {"c": -3.0}})
+
+
+def written(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# Worked examples
+
+
+def test_a_run_is_written_line_by_line_as_trec_wants_it(run, tmp_path):
+    run.save(tmp_path / "a.trec", tag="tag")
+    assert (tmp_path / "a.trec").read_text() == TREC
+
+
+def test_a_run_is_written_as_json_that_ranx_reads(run, tmp_path):
+    run.save(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == {"q1": {"b": 0.75, "a": 0.5}, "q2": {"c": -3.0}}
+
+
+def test_a_run_is_written_as_kaggle_scored_it_and_read_with_scores_that_only_fall(run, tmp_path):
+    run.save(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == "id,images\nq1,b a\nq2,c\n"
+    assert list(Run.load(tmp_path / "a.csv")) == [("q1", [("b", 1.0), ("a", 0.5)]), ("q2", [("c", 1.0)])]
+
+
+def test_judgments_are_written_line_by_line_as_trec_wants_them(tmp_path):
+    Qrels.from_dict({"q1": {"a": 2, "b": 0}, "q2": {"a": -1}}).save(tmp_path / "a.trec")
+    assert (tmp_path / "a.trec").read_text() == "q1 0 a 2\nq1 0 b 0\nq2 0 a -1\n"
+
+
+def test_labels_judge_by_the_level_of_the_common_ancestor_and_leave_self_out():
+    labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # two of one class, their cousin, and a stranger
+    expected = {"a": {"b": 2, "c": 1}, "b": {"a": 2, "c": 1}, "c": {"a": 1, "b": 1}}
+    judged = Qrels.from_labels(labels, query_ids=list("abcd"))
+    assert judged.to_dict() == expected, "the stranger has no positives, and so no judgments"
+    with_gallery = Qrels.from_labels(labels[:1], labels, query_ids=["q"])
+    assert list(with_gallery) == [("q", [("0", 2), ("1", 2), ("2", 1)])]
+
+
+# Agreement
+
+
+def test_labels_judged_in_blocks_are_those_of_one_block(monkeypatch):
+    labels = torch.randint(0, 3, (23, 2), generator=torch.Generator().manual_seed(0))
+    whole = Qrels.from_labels(labels)
+    monkeypatch.setattr("suprank.evaluation.runs._PAIRS_AT_ONCE", 50)
+    assert Qrels.from_labels(labels) == whole
+    for query, judged in whole:
+        own = labels[int(query)]
+        assert dict(judged) == {
+            str(item): 1 + int(own[0] == labels[item, 0])
+            for item in range(23)
+            if item != int(query) and own[1] == labels[item, 1]
+        }
+
+
+def judged_lists(queries=12, items=30):
+    """Random lists and judgments without tied scores, on which libraries differ; every query has a relevant item."""
+    rng = np.random.default_rng(0)
+    scored, judged = {}, {}
+    for query in range(queries):
+        listed = rng.permutation(items)[: int(rng.integers(5, items))]
+        scored[f"q{query}"] = {f"d{item}": float(np.float32(rng.normal())) for item in listed}
+        relevant = rng.permutation(items)[: int(rng.integers(1, 8))]
+        judged[f"q{query}"] = {f"d{item}": int(rng.integers(1, 4)) for item in relevant}
+    return scored, judged
+
+
+@pytest.mark.parametrize("how", ["json", "dict", "trec"])
+def test_ranx_leaves_queries_without_positives_out_as_evaluate_does(ranx, tmp_path, how):
+    embeddings = torch.randn(12, 4, generator=torch.Generator().manual_seed(2))
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 5, -1])  # the last four have no positives
+    run, qrels = top_k(embeddings, k=12, progress=False).run(), Qrels.from_labels(labels)
+    with uncompiled():
+        if how == "dict":
+            theirs = ranx.Qrels(qrels.to_dict()), ranx.Run(run.to_dict())
+        else:
+            for name, lists in (("qrels", qrels), ("run", run)):
+                lists.save(tmp_path / f"{name}.{how}")
+            files = [str(tmp_path / f"{name}.{how}") for name in ("qrels", "run")]
+            theirs = ranx.Qrels.from_file(files[0], kind=how), ranx.Run.from_file(files[1], kind=how)
+        found = ranx.evaluate(*theirs, "map", make_comparable=True)
+    assert found == pytest.approx(evaluate(embeddings, labels, metrics=["AP"], progress=False)["AP"])
+
+
+@pytest.mark.parametrize(("extension", "kind"), [("trec", "trec"), ("run", "trec"), ("txt", "trec"), ("json", "json")])
+def test_ranx_reads_our_files(ranx, tmp_path, extension, kind):
+    scored, judged = judged_lists()
+    run, qrels = Run.from_dict(scored), Qrels.from_dict(judged)
+    run.save(tmp_path / f"run.{extension}")
+    qrels.save(tmp_path / f"qrels.{extension}")
+    with uncompiled():
+        theirs_run = ranx.Run.from_file(str(tmp_path / f"run.{extension}"), kind=kind)
+        theirs_qrels = ranx.Qrels.from_file(str(tmp_path / f"qrels.{extension}"), kind=kind)
+    assert {query: dict(found) for query, found in theirs_run.to_dict().items()} == scored
+    assert {query: dict(found) for query, found in theirs_qrels.to_dict().items()} == judged
+
+
+def test_we_read_the_files_that_ranx_writes(ranx, tmp_path):
+    scored, judged = judged_lists()
+    with uncompiled():
+        ranx.Run(scored, name="ranx").save(str(tmp_path / "run.trec"))
+        theirs = ranx.Qrels()
+        for query, relevance in judged.items():
+            for item, value in relevance.items():  # one by one, ids stay Python's strings, which JSON needs
+                theirs.add_score(query, item, value)
+        theirs.save(str(tmp_path / "qrels.json"))
+    assert Run.load(tmp_path / "run.trec").to_dict() == scored
+    assert Qrels.load(tmp_path / "qrels.json").to_dict() == judged
+
+
+# Laws
+
+
+@given(lists(WORDS, SCORES))
+@FILES
+def test_a_run_comes_back_from_trec(tmp_path, content):
+    run = Run.from_dict(content)
+    run.save(tmp_path / "a.trec")
+    assert Run.load(tmp_path / "a.trec") == run
+    assert Run.load(tmp_path / "a.trec").to_dict() == content
+
+
+@given(lists(ANY_TEXT, SCORES))
+@FILES
+def test_a_run_comes_back_from_json_whatever_its_ids(tmp_path, content):
+    run = Run.from_dict(content)
+    run.save(tmp_path / "a.json")
+    assert Run.load(tmp_path / "a.json") == run
+    assert run.to_dict() == content
+
+
+@given(lists(WORDS, SCORES).filter(bool))
+@FILES
+def test_the_order_of_a_run_comes_back_from_csv(tmp_path, content):
+    run = Run.from_dict(content)
+    run.save(tmp_path / "a.csv")
+    loaded = Run.load(tmp_path / "a.csv")
+    assert [(query, [item for item, _ in ranked]) for query, ranked in loaded] == [
+        (query, [item for item, _ in ranked]) for query, ranked in run
+    ]
+
+
+@given(lists(WORDS, st.integers(-(2**40), 2**40)), st.sampled_from(["trec", "json"]))
+@FILES
+def test_judgments_come_back(tmp_path, content, extension):
+    qrels = Qrels.from_dict(content)
+    qrels.save(tmp_path / f"a.{extension}")
+    assert Qrels.load(tmp_path / f"a.{extension}") == qrels
+    assert qrels.to_dict() == content
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+@FILES
+def test_float32_scores_come_back_bit_by_bit(tmp_path, scores):
+    scores = -np.sort(-np.array(scores, np.float32))
+    run = Run(np.full(len(scores), 3), np.arange(len(scores)), scores)
+    for extension in ("trec", "json"):
+        run.save(tmp_path / f"a.{extension}")
+        loaded = Run.load(tmp_path / f"a.{extension}")
+        assert loaded.score.astype(np.float32).tobytes() == scores.tobytes()
+        assert loaded.item.to_pylist() == run.item.to_pylist() == [str(item) for item in range(len(scores))]
+
+
+@given(st.permutations(TREC.splitlines()))
+@FILES
+def test_the_order_of_lines_is_irrelevant(tmp_path, lines):
+    loaded = Run.load(written(tmp_path, "a.trec", "\n".join(lines)))
+    assert loaded.to_dict() == {"q1": {"b": 0.75, "a": 0.5}, "q2": {"c": -3.0}}
+    assert [item for item, _ in dict(loaded)["q1"]] == ["b", "a"]
+
+
+# Edges
+
+
+def test_ties_are_in_the_order_of_ranks_and_lines_in_a_file_and_of_insertion_in_a_dictionary(tmp_path):
+    text = "q Q0 a 3 1 t\nq Q0 b 2 1 t\nq Q0 c 1 1 t\nq Q0 z 4 0.5 t\nq Q0 y 4 0.5 t\n"
+    ((_, ranked),) = Run.load(written(tmp_path, "a.trec", text))
+    assert [item for item, _ in ranked] == ["c", "b", "a", "z", "y"]
+    ((_, ranked),) = Run.from_dict({"q": {"b": 1, "c": 2, "a": 1}})
+    assert [item for item, _ in ranked] == ["c", "b", "a"]
+
+
+def test_ranks_that_contradict_scores_are_reported_and_the_scores_win(tmp_path):
+    path = written(tmp_path, "a.trec", "q Q0 a 1 0.1 t\nq Q0 b 2 0.9 t\n")
+    with pytest.warns(UserWarning, match=r"a\.trec:1: the rank column contradicts the scores.*sorted by score"):
+        loaded = Run.load(path)
+    assert list(loaded) == [("q", [("b", 0.9), ("a", 0.1)])]
+
+
+@pytest.mark.parametrize("extension", ["trec", "json"])
+def test_a_run_of_no_queries_can_be_kept(tmp_path, extension):
+    Run.from_dict({}).save(tmp_path / f"a.{extension}")
+    assert list(Run.load(tmp_path / f"a.{extension}")) == []
+
+
+def test_blank_lines_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
+    path = tmp_path / "a.run"
+    path.write_bytes(b"\xef\xbb\xbfq\tQ0  a 1\t1e-3 t\r\n\r\nq Q0 b 2 0 t")
+    assert Run.load(path).to_dict() == {"q": {"a": 0.001, "b": 0.0}}
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'\xef\xbb\xbf"id","images"\r\n"q","b a"\r\n\r\nr,c \r\n')
+    assert Run.load(path).to_dict() == {"q": {"b": 1.0, "a": 0.5}, "r": {"c": 1.0}}
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("q Q0 a 1 0.5", "six fields"),
+        ("q Q0 a first 0.5 t", "six fields"),
+        ("q Q0 a 1 high t", "six fields"),
+        ("q Q0 a 99999999999999999999 1 t", "six fields"),
+        ("q Q0 a 1 nan t", "must be finite"),
+        ("q Q0 a 1 -inf t", "must be finite"),
+        ("r Q0 x 1 0.5 t", "query 'r' has item 'x' twice"),
+    ],
+)
+def test_a_bad_line_of_a_run_is_named(tmp_path, line, complaint):
+    path = written(tmp_path, "a.trec", f"r Q0 x 2 0.25 t\n\n{line}\ns Q0 x 2 0.25 t\n")
+    with pytest.raises(ValueError, match=rf"a\.trec:3: .*{complaint}"):
+        Run.load(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [("q 0 a", "four fields"), ("q 0 a 1.5", "four fields"), ("q 0 a 1 2", "four fields"), ("r 0 x 2", "'x' twice")],
+)
+def test_a_bad_line_of_qrels_is_named(tmp_path, line, complaint):
+    with pytest.raises(ValueError, match=rf"a\.txt:2: .*{complaint}"):
+        Qrels.load(written(tmp_path, "a.txt", f"r 0 x 1\n{line}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("q,a b\n", "a.csv:1: the header is 'q,a b'"),
+        ("", "a.csv:1: the header is ''"),
+        ("id,images\nq\n", "a.csv:2: 'q' has 1 cells, but there are 2 columns"),
+        ("id,images\nq,a,b\n", "a.csv:2: .* has 3 cells"),
+        ("id,images\n,a\n", "a.csv:2: the id is empty"),
+        ("id,images\nq,a  b\n", "a.csv:2: .*blank too many"),
+        ("id,images\nq,a b  \n", "a.csv:2: .*blank too many"),
+        ("id,images\nq,a\n\nq,b\n", "a.csv:4: query 'q' is repeated"),
+        ("id,images\nr,b\nq,a b a\n", "a.csv: query 'q' has item 'a' twice"),
+    ],
+)
+def test_a_bad_prediction_file_is_refused(tmp_path, text, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Run.load(written(tmp_path, "a.csv", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"q": {"a": 1},\n "r" {}}', "a.json:2: this is not JSON"),
+        ('{"q": {"a": 1, "a": 2}}', "'a' twice"),
+        ('{"q": {"a": 1}, "q": {"b": 2}}', "query 'q' is repeated"),
+        ('{"q": {"a": "1"}}', "item 'a': '1' is not a number"),
+        ('{"q": {"a": true}}', "item 'a': True is not a number"),
+        ('{"q": {"a": NaN}}', "must be finite"),
+        ('{"q": ["a"]}', "is not a list of items"),
+        ('["q"]', "is expected"),
+    ],
+)
+def test_a_bad_json_run_is_refused(tmp_path, text, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Run.load(written(tmp_path, "a.json", text))
+
+
+def test_a_relevance_that_is_not_whole_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="0.5 is not an integer"):
+        Qrels.load(written(tmp_path, "a.json", '{"q": {"a": 0.5}}'))
+    with pytest.raises(ValueError, match="0.5 is not an integer"):
+        Qrels.from_dict({"q": {"a": 0.5}})
+
+
+@pytest.mark.parametrize("blank", ["a b", "a\tb", "a\u2003b", " ", "a\n"])
+@pytest.mark.parametrize("where", ["query", "item"])
+@pytest.mark.parametrize("extension", ["trec", "csv"])
+def test_ids_with_blanks_are_refused_where_blanks_separate_and_an_existing_file_stays(tmp_path, extension, where, blank):
+    good, path = {"first": {"x": 1.0}}, tmp_path / f"a.{extension}"
+    Run.from_dict(good).save(path)
+    before = path.read_text()
+    bad = Run.from_dict(good | ({blank: {"x": 1.0}} if where == "query" else {"q": {"y z": 2.0, blank: 1.0}}))
+    with pytest.raises(ValueError, match=f"{where} .* has blanks.*write .json"):
+        bad.save(path)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_ids_that_a_format_cannot_hold_are_refused(run, tmp_path):
+    with pytest.raises(ValueError, match="comma"):
+        Run.from_dict({"q": {"a,b": 1.0}}).save(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match="tag 'my system' has blanks"):
+        run.save(tmp_path / "a.trec", tag="my system")
+    with pytest.raises(ValueError, match="the id of the item is empty"):
+        Run.from_dict({"q": {"": 1.0}})
+
+
+def test_an_unknown_extension_is_refused_with_the_known_ones(run, tmp_path):
+    with pytest.raises(ValueError, match=r"extension '\.parquet'.*\.trec, \.run, \.txt, \.json, \.csv"):
+        run.save(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.csv is of a format that is not read here; use \.trec, \.run, \.txt, \.json, "):
+        Qrels.load(tmp_path / "a.csv")
+
+
+# Three columns
+
+
+def test_columns_are_sorted_by_score_within_a_query():
+    run = Run([5, 4, 5, 4], [1, 2, 3, 4], np.array([0.5, 0.25, 0.75, 0.25], np.float16))
+    assert list(run) == [("5", [("3", 0.75), ("1", 0.5)]), ("4", [("2", 0.25), ("4", 0.25)])]
+    assert (len(run), run.to_dict()["5"]) == (2, {"3": 0.75, "1": 0.5})
+    assert run == Run(["5", "5", "4", "4"], ["3", "1", "2", "4"], [0.75, 0.5, 0.25, 0.25])
+    assert run != Run(["5", "5", "4", "4"], ["3", "1", "4", "2"], [0.75, 0.5, 0.25, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "complaint"),
+    [
+        ((["q"], [0.5], [0.5]), TypeError, "item holds double, but ids must be text or integers"),
+        ((["q"], ["a", "b"], [0.5]), ValueError, "run has 1 queries, 2 items and 1 numbers"),
+        ((["q", "q"], ["a", "a"], [0.5, 0.4]), ValueError, "query 'q' has item 'a' twice"),
+        ((["q"], ["a"], [np.nan]), ValueError, "the score is nan"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(columns, error, complaint):
+    with pytest.raises(error, match=complaint):
+        Run(*columns)
+    if error is not ValueError or "score" not in complaint:
+        with pytest.raises(error, match=complaint.replace("run", "qrels")):
+            Qrels(*columns[:2], [1] * len(columns[2]))
+    with pytest.raises(TypeError, match="grade has dtype float64"):
+        Qrels(["q"], ["a"], [0.5])
+
+
+# Fast
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("q1 Q0 d1 1 0.5 tag\nq1 Q0 d2 2 -1e-3 tag\n", True),
+        ("q1\tQ0\td1\t1\t0.5\ttag\nq2\tQ0\td1\t1\t.25\ttag", True),
+        ('q"1 Q0 d,1 1 0.1 NA\nNA Q0 null 2 7 tag\n', True),
+        ("q1 Q0 dé 1 0.5 tag\r\n\nq1 Q0 d2 2 0.4 tag\r\n", True),
+        ("q1  Q0 d1 1 0.5 tag\n", False),  # two blanks
+        ("q1 Q0\td1 1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 0.5 a tag of words\n", False),
+        ("# a comment\nq1 Q0 d1 1 0.5 tag\n", False),
+        ("# in six fields 1 0.5 tag\nq1 Q0 d1 1 0.5 tag\n", False),
+        (" Q0 d1 1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 0.5 tag\nq1 Q0 d2 2 high tag\n", False),
+    ],
+)
+def test_plain_lines_are_read_by_pyarrow_as_all_others_are_one_by_one(text, plain, tmp_path, monkeypatch):
+    file, by_line, slow = tmp_path / "run.trec", runs._read_lines, []
+    file.write_bytes(text.encode())
+    monkeypatch.setattr(runs, "_read_lines", lambda *given: slow.append(1) or by_line(*given))
+    if "high" in text or text[0] == " ":
+        with pytest.raises(ValueError, match=r"run\.trec:[12]: .* is not a line of a TREC run"):
+            Run.load(file)
+        return
+    found = Run.load(file).to_dict()
+    assert bool(slow) != plain
+    lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    assert found == {q: {one[2]: float(one[4]) for one in lines if one[0] == q} for q in dict.fromkeys(one[0] for one in lines)}
+
+
+def test_lines_are_counted_across_the_blocks_of_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_BLOCK", 50)
+    lines = [f"q{number % 3} Q0 d{number} {number} {-number} tag\n" for number in range(1, 40)]
+    (tmp_path / "run.trec").write_text("".join(lines))
+    expected = {f"q{q}": {f"d{n}": -n for n in range(1, 40) if n % 3 == q} for q in (1, 2, 0)}
+    assert Run.load(tmp_path / "run.trec").to_dict() == expected
+    lines[30] = "q1 Q0 d28 31 -31 tag\n"
+    (tmp_path / "run.trec").write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"run.trec:31: query 'q1' has item 'd28' twice"):
+        Run.load(tmp_path / "run.trec")
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:-8] + bytes(8), lambda whole: b"no gzip"])
+def test_a_damaged_gz_file_is_refused_by_its_name(tmp_path, damage):
+    path = tmp_path / "run.trec.gz"
+    path.write_bytes(damage(gzip.compress(TREC.encode() * 100)))
+    with pytest.raises(ValueError, match=r"run\.trec\.gz is not a readable run: "):
+        Run.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("q.txt.gz", b"q 0 i 1\n"), ("q.txt.gz", b"q"), ("q.json.gz", b" ")], ids=["lines", "one line", "JSON"]
+)
+def test_a_small_file_that_expands_as_no_run_does_is_refused_before_it_fills_the_memory(tmp_path, name, line):
+    (tmp_path / name).write_bytes(gzip.compress(line * (2**24 // len(line)), 1) * 3)
+    with pytest.raises(ValueError, match=f"{name} expands to more than 50 times its size, as no run does; unpack it"):
+        Qrels.load(tmp_path / name)
+
+
+def test_a_line_of_megabytes_is_refused(tmp_path):
+    path = written(tmp_path, "run.trec", TREC + "q " * 600_000)
+    with pytest.raises(ValueError, match=r"run\.trec:4: the line is too long: 'q q q "):
+        Run.load(path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000])
+def test_json_nested_too_deep_is_refused_by_its_name(tmp_path, content):
+    with pytest.raises(ValueError, match=r"run\.json is not a readable run: maximum recursion depth"):
+        Run.load(written(tmp_path, "run.json", content))
+
+
+# evaluate_run
 
 SOME = settings(deadline=None, max_examples=60)
 NO_WARNING = pytest.mark.filterwarnings("ignore:no relevant item of qrels is in the lists of run")
@@ -32,11 +469,6 @@ CHECKOUT = Path(os.environ.get("SUPRANK_TREC_EVAL", Path(__file__).parents[2] / 
 
 QRELS = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"d": 1}}
 RUN = {"q1": {"b": 0.9, "x": 0.8, "a": 0.7}, "q2": {"d": 1.0}}
-
-
-def written(folder, name, text):
-    (folder / name).write_text(text)
-    return folder / name
 
 
 # By hand
@@ -80,7 +512,7 @@ def test_default_metrics_are_those_that_people_quote():
 
 
 @st.composite
-def runs(draw):
+def drawn_runs(draw):
     """A run with ties, and judgments with grades below 0, of which neither has all queries and items of the other."""
     items = [f"d{number}" for number in range(14)]
     scores = st.dictionaries(st.sampled_from(items), st.integers(-4, 4).map(lambda number: number / 4), min_size=1)
@@ -94,7 +526,7 @@ def runs(draw):
 
 @NO_WARNING
 @SOME
-@given(drawn=runs(), threshold=st.integers(1, 4))
+@given(drawn=drawn_runs(), threshold=st.integers(1, 4))
 def test_values_are_trec_evals(drawn, threshold):
     pytrec_eval = pytest.importorskip("pytrec_eval")
     run, qrels = drawn
@@ -168,7 +600,7 @@ def by_definition(listed, judged, threshold):
 
 @NO_WARNING
 @SOME
-@given(drawn=runs(), threshold=st.integers(1, 4))
+@given(drawn=drawn_runs(), threshold=st.integers(1, 4))
 def test_every_metric_equals_its_definition(drawn, threshold):
     run, qrels = drawn
     names = list(by_definition([1], [4], 1))
@@ -222,7 +654,7 @@ def test_rankings_of_embeddings_saved_as_a_run_have_the_values_of_evaluate(tmp_p
         embeddings, labels, level_names=levels, metrics=[*graded, *(f"{name}/{level}" for name in flat for level in levels)]
     )
     names = [f"{number}.jpg" for number in range(len(labels))]
-    top_k(embeddings, k=len(labels), ids=names).save(tmp_path / f"run.{extension}")
+    top_k(embeddings, k=len(labels), ids=names).run().save(tmp_path / f"run.{extension}")
     Qrels.from_labels(labels, query_ids=names).save(tmp_path / f"qrels.{extension}")
     for threshold, level in ((1, "coarse"), (2, "fine")):
         report = evaluate_run(
@@ -289,7 +721,7 @@ def test_values_per_query_and_intervals_are_kept_if_asked(tmp_path):
 def test_ids_are_text_whatever_they_are_given_as():
     expected = evaluate_run({"1": {"7": 0.5, "8": 0.6}}, {"1": {"7": 1}})
     assert evaluate_run({1: {7: 0.5, 8: 0.6}}, {"1": {"7": 1}}) == expected
-    run = RankingRun([1], np.array([[8, 7, -1]]), np.array([[0.6, 0.5, -np.inf]]))
+    run = Run(np.array([1, 1]), np.array([8, 7]), np.array([0.6, 0.5]))
     assert evaluate_run(run, Qrels.from_dict({1: {7: 1}, 2: {}})) == expected, "a query without any judgment is not judged"
 
 
@@ -310,7 +742,7 @@ def test_a_long_file_is_read_as_a_short_one_is(tmp_path):
     draw = np.random.default_rng(1)
     run = {f"q{q}": {f"d{item}": float(draw.random()) for item in draw.permutation(300)} for q in range(9)}
     qrels = {query: {item: int(draw.integers(0, 3)) for item in list(scored)[:40]} for query, scored in run.items()}
-    RankingRun.from_dict(run).save(tmp_path / "run.trec")
+    Run.from_dict(run).save(tmp_path / "run.trec")
     Qrels.from_dict(qrels).save(tmp_path / "qrels.trec")
     expected = evaluate_run(run, qrels)
     assert evaluate_run(tmp_path / "run.trec", tmp_path / "qrels.trec") == expected
@@ -327,13 +759,13 @@ def test_many_relevant_items_are_computed_in_blocks(monkeypatch):
     run = {f"q{q}": {f"d{item}": float(draw.random()) for item in range(40)} for q in range(30)}
     qrels = {query: dict.fromkeys(list(scored)[: draw.integers(1, 40)], 1) for query, scored in run.items()}
     expected = evaluate_run(run, qrels, per_query=True)
-    monkeypatch.setattr("suprank.evaluation.run_metrics._PLACES_AT_ONCE", 50)
+    monkeypatch.setattr("suprank.evaluation.runs._PLACES_AT_ONCE", 50)
     assert evaluate_run(run, qrels, per_query=True) == expected
 
 
 def test_a_rank_column_that_contradicts_the_scores_is_said(tmp_path):
     text = "q1 Q0 b 2 0.9 t\nq1 Q0 x 1 0.8 t\n"
-    with pytest.warns(UserWarning, match=r"run\.trec:2: the rank column contradicts the scores .* equal scores by item id"):
+    with pytest.warns(UserWarning, match=r"run\.trec:2: the rank column contradicts the scores"):
         evaluate_run(written(tmp_path, "run.trec", text), QRELS)
     evaluate_run(written(tmp_path, "run.trec", "q1 Q0 a 1 0.9 t\nq1 Q0 b 2 0.9 t\n"), QRELS)  # a tie contradicts nothing
 
@@ -363,7 +795,7 @@ def test_ids_that_never_meet_are_said():
         ({"missing": "no"}, ValueError, "missing='no' must be 'zero' or 'skip'"),
         ({"no_positives": None}, ValueError, "no_positives=None must be"),
         ({"run": {"q1": ["a", "b"]}}, TypeError, r"run\['q1'\] is list, but must be a mapping"),
-        ({"run": [1]}, TypeError, "run is list, but must be a path, a mapping of mappings, or RankingRun"),
+        ({"run": [1]}, TypeError, "run is list, but must be a path, a mapping of mappings, or Run"),
         ({"qrels": Path("none.lz4")}, ValueError, "none.lz4 is of a format that is not read here; use .trec"),
         ({"run": {"q1": {"a": float("nan")}}}, ValueError, "the score is nan, but scores must be finite"),
         ({"run": {"q1": {"a": "high"}}}, ValueError, "'high' is not a number"),
@@ -394,11 +826,9 @@ def test_a_grade_whose_gain_is_beyond_float64_is_refused_and_does_not_count_as_0
 
 def test_blocks_of_queries_shrink_with_the_number_of_grades(monkeypatch):
     rows = []
-    top_sums = run_metrics.plain.top_sums
-    monkeypatch.setattr(run_metrics, "_PLACES_AT_ONCE", 12)
-    monkeypatch.setattr(
-        run_metrics.plain, "top_sums", lambda places, *more: rows.append(len(places.level)) or top_sums(places, *more)
-    )
+    top_sums = runs.plain.top_sums
+    monkeypatch.setattr(runs, "_PLACES_AT_ONCE", 12)
+    monkeypatch.setattr(runs.plain, "top_sums", lambda places, *more: rows.append(len(places.level)) or top_sums(places, *more))
     for grades in (1, 3):
         qrels = {f"q{query}": {"a": 1 + query % grades} for query in range(12)}
         evaluate_run({query: {"a": 1.0} for query in qrels}, qrels, ["P@1"])

@@ -1,8 +1,9 @@
-"""The verdict at the top of the page: which model is better, by how much, on what, and how sure that is, in words.
+"""The verdict: which model is better, by how much, on what, and how sure that is, in words, for page, terminal and JSON.
 
 It is made of the same reports and the same comparison as the table of metrics, so that both show the same digits.
 
-    headline metrics    R@1 (or the first R@k of the report) and AP (or mAP@R) at each level; H-AP if there are several levels
+    headline metrics    R@1 (or the first R@k of the report) and AP (or mAP@R) at each level; H-AP if there are several levels;
+                        if none of these was compared, all that were
     winner              named only if the Holm-corrected p is below `SIGNIFICANT`
     slightly            the difference, as printed, is below `CLEAR` points; "clearly" from there on, and "far" from `FAR` on
     equal               not significant, and the 95 % interval of the difference stays within ± `EQUAL` points
@@ -20,8 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.quoted_metrics import table_keys
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.report_text import in_words
-from suprank.explorer.numbers import p_value, percent
+from suprank.evaluation.report_text import in_words, short_p_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +34,8 @@ EQUAL = 1.0  # points
 MAX_LEVELS = 3  # of more levels, only the finest and the coarsest are described
 
 Names = tuple[str, str]
+
+_NAN = "–"
 
 _SCALES = {
     "AP": "; 100 would mean that all images of the right class come before all others",
@@ -83,21 +85,23 @@ class Finding(NamedTuple):
         return self.winner is None and not self.too_few and -EQUAL <= low <= high <= EQUAL
 
 
-def headlines(reports: Sequence[Report]) -> list[Headline]:
-    """The metrics of the verdict, by level from the finest; each is a row of the table of metrics."""
-    keys = table_keys(reports)
+def headlines(reports: Sequence[Report], keys: Sequence[str] | None = None) -> list[Headline]:
+    """The metrics of the verdict, by level from the finest, of these keys, by default those of the table of metrics."""
+    keys = table_keys(reports) if keys is None else keys
     found = []
     for level in reports[0].levels:
         # A flat metric without a level is that of the finest level.
         names = {parse_metric(key).name: key for key in reversed(keys) if _level(key, reports[0]) == level}
         wanted = (names.get("R"), names.get("AP", names.get("mAP@R")))
         found += [Headline(key, level) for key in wanted if key is not None]
-    return [*found, *(Headline(key, "") for key in keys if key == "H-AP")]
+    found += [Headline(key, "") for key in keys if key == "H-AP"]
+    return found or [Headline(key, _level(key, reports[0])) for key in keys]
 
 
 def _level(key: str, report: Report) -> str:
     metric = parse_metric(key)
-    return "" if metric.hierarchical else metric.level or report.levels[0]
+    level = metric.level or report.levels[0]
+    return "" if metric.hierarchical or level not in report.levels else level
 
 
 # One run
@@ -147,7 +151,11 @@ def comparison_verdict(names: Names, reports: Sequence[Report], comparison: Repo
             points.append(Point(level or "all levels together", _sentences(names, found)))
     if levels != reports[0].levels:
         points.append(Point("other levels", "See the table of metrics."))
-    return Verdict(_lead(names, findings, reports[0]), tuple(points))
+    return Verdict(_lead(names, findings, reports[0], comparison), tuple(points))
+
+
+def _units(comparison: ReportComparison) -> str:
+    return "classes" if comparison.units.level else "queries"
 
 
 def winners_of(findings: Iterable[Finding]) -> set[int]:
@@ -158,7 +166,7 @@ def winners_of(findings: Iterable[Finding]) -> set[int]:
 def compare_headlines(reports: Sequence[Report], comparison: ReportComparison) -> list[Finding]:
     """The comparison of each headline metric; `comparison` has them all."""
     least = comparison.smallest_p * sum(not math.isnan(row.p_value) for row in comparison)
-    found = [(one, comparison[one.key]) for one in headlines(reports)]
+    found = [(one, comparison[one.key]) for one in headlines(reports, [row.metric for row in comparison])]
     return [Finding(one, row, not row.identical and (math.isnan(row.p_value) or not least < SIGNIFICANT)) for one, row in found]
 
 
@@ -167,7 +175,7 @@ def _described_levels(report: Report) -> tuple[str, ...]:
     return levels if len(levels) <= MAX_LEVELS else (levels[0], levels[-1])
 
 
-def _lead(names: Names, findings: Sequence[Finding], report: Report) -> str:
+def _lead(names: Names, findings: Sequence[Finding], report: Report, comparison: ReportComparison) -> str:
     both = f"{names[0]} and {names[1]}"
     measured = [one for one in findings if one.row.queries]
     if not measured:
@@ -176,10 +184,13 @@ def _lead(names: Names, findings: Sequence[Finding], report: Report) -> str:
         return f"{both} are equally good on every single query."
     if not winners_of(measured):
         if all(one.row.identical or one.too_few for one in measured):
-            return f"There are too few classes to tell whether {both} differ."
+            return f"There are too few {_units(comparison)} to tell whether {both} differ."
         if all(one.row.identical or one.equal for one in measured):
             return f"{both} are equally good, to within {EQUAL:g} point."
-        return f"The test finds no measurable difference between {both}."
+        ahead = [[row.metric for row in comparison if row.winner == number] for number in (0, 1)]
+        others = in_words(f"{name} is better on {in_words(keys)}" for name, keys in zip(names, ahead, strict=True) if keys)
+        tested = f" on {in_words(dict.fromkeys(one.headline.metric for one in measured))}; {others}" if others else ""
+        return f"The test finds no measurable difference between {both}{tested}."
     by_level = [[one for one in measured if one.headline.level == level] for level in report.levels]
     by_level = [found for found in by_level if found]
     overall = [one for one in measured if not one.headline.level and one.winner is not None]
@@ -308,3 +319,18 @@ def _nothing(report: Report) -> str:
     if not report.n_queries:
         return "There is no query, so nothing could be measured."
     return "Nothing could be measured: no query shares its class with an item."
+
+
+def percent(value: float, *, sign: bool = False) -> str:
+    """A fraction in percent with one decimal, with a minus sign instead of a hyphen, and a dash for NaN.
+
+    Example:
+        >>> percent(0.1234), percent(-0.1234, sign=True), percent(-0.0001, sign=True), percent(math.nan)
+        ('12.3', '−12.3', '+0.0', '–')
+    """
+    return _NAN if math.isnan(value) else f"{100 * value:{'+' if sign else ''}z.1f}".replace("-", "−")
+
+
+def p_value(value: float) -> str:
+    """A p-value in two or three decimals."""
+    return short_p_value(value, _NAN)

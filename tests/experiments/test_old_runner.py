@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from suprank.experiments import Display, Outcome, Task, run_tasks, runner
+from suprank.experiments import Display, Outcome, Task, run_tasks
+from suprank.experiments import old_runner as runner
+from suprank.experiments.old_runner import lock_experiment, shared_gpus
 from suprank.experiments.results import read_outcome
-from suprank.experiments.runner import lock_experiment, shared_gpus
 from tests.experiments.runs import TRAINER, begun, config, process_of, some_tasks, until_staying
 from tests.waiting import wait_until
 
@@ -91,7 +92,7 @@ def test_a_run_that_fails_is_told_with_its_last_lines_and_the_others_go_on():
 SWEEP = """
 import signal, sys
 from pathlib import Path
-from suprank.experiments import ExperimentStopped, Grid, Task, runner
+from suprank.experiments import ExperimentStopped, Grid, Task, old_runner as runner
 for number in (signal.SIGINT, signal.SIGHUP):  # which nohup, or a shell, may have had ignored
     signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 runner.train_command = lambda recipe, overrides, folder: [*sys.argv[1:], recipe, *overrides, "--out", str(folder)]
