@@ -54,7 +54,7 @@ def best_items(
     chosen = np.asarray(rows, np.int64)
     hidden = [data.self_rows(int(query)).tolist() for query in chosen]
     found = top_k(data.queries.embeddings[chosen], data.items.embeddings, k, ignored=hidden, **{"progress": False, **options})
-    return np.asarray(found.item_ids, np.int64), np.asarray(found.scores, np.float32)
+    return found.rows, found.scores
 
 
 def read_picture(images: Items, row: int, min_short_side: int | None = None) -> Image | BrokenImage:
