@@ -20,7 +20,7 @@ from suprank.embedding.shards import _Stream
 from suprank.evaluation import Report, evaluate
 from suprank.explorer.images import unit_embeddings
 from suprank.models import Embedder
-from suprank.workflows.adaptation import AdaptInput
+from suprank.workflows.adaptation import open_training
 from tests.cli.collection import done, photographs, refused
 from tests.models.tiny import embedder
 from tests.training.runs import two_ranks
@@ -354,9 +354,8 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     assert found == pytest.approx(expected, nan_ok=True)
     assert evaluate(data, device="cpu").means == pytest.approx(found, nan_ok=True)
     assert searched("e") == searched("rows.npy", "--labels", "rows.parquet") != ""
-    adapted = AdaptInput.read("e")
-    np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))
-    assert isinstance(adapted.embeddings, np.ndarray)
+    training, _ = open_training("e")
+    np.testing.assert_array_equal(training.queries.embeddings[:], np.load("rows.npy"))
 
 
 def searched(source, *options):

@@ -283,7 +283,7 @@ class RetrievalData:
             shared = "" if self.gallery is None else " at a level that queries and gallery have in common"
             raise ValueError(
                 f"{self.name}: the images have no labels{shared}, so nothing is relevant to a query; add label columns to the "
-                f"manifest and embed again, give embeddings in a file a file of labels, or look at what is found with "
+                f"manifest and embed again, name a file of labels with embeddings in a file, or look at what is found with "
                 f"`suprank explore`. Revisited Oxford and Paris have a ground truth of their own, such as gnd_roxford5k.pkl."
             )
 
@@ -321,6 +321,25 @@ class RetrievalData:
             classes=self.classes or dict(zip(self.levels, np.moveaxis(self.queries.labels, 1, 0), strict=True)),
             defaults=self.defaults.at_levels(levels),
         )
+
+    def numbered_as(self, other: RetrievalData) -> RetrievalData:
+        """The same data at the same levels, with the numbers that labels of the same name have in `other`, and new ones."""
+        names, tables = dict(self.names), []
+        for level in self.levels:
+            known = {name: number for number, name in enumerate(other.names.get(level, ()))}
+            table = [known.setdefault(name, len(known)) for name in self.names.get(level, ())]
+            if level in self.names and level in other.names:
+                names[level] = tuple(known)
+            elif level in self.names or level in other.names:
+                raise ValueError(f"{self.name} and {other.name}: one has names of {level}, the other numbers; give both alike.")
+            tables.append(np.array([*table, -1]) if table else None)
+
+        def renumbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+            columns = zip(tables, np.moveaxis(labels, 1, 0), strict=True)
+            return np.stack([own if table is None else table[own] for table, own in columns], axis=1)
+
+        queries, *gallery = (replace(side, labels=renumbered(side.labels)) for side in self.sides)
+        return replace(self, queries=queries, gallery=gallery[0] if gallery else None, names=names)
 
     def with_head(self, head: StoredHead, progress: Progress = lambda what, done, total: None) -> RetrievalData:
         """The same images after a head, in memory or in a temporary file; a head for other embeddings is refused."""
