@@ -53,7 +53,7 @@ def main() -> None:
     data = AdaptInput.read(options.embeddings, levels=options.level)
     half = random_half(data.labels[:, 0], options.seed) if options.half else np.ones(len(data.labels), bool)
     embeddings, labels = np.asarray(data.embeddings)[half], data.labels[half]
-    result = adapt(embeddings, labels, config, test=data.test, level_names=data.levels, device=options.device)
+    result = adapt(embeddings, labels, config, test=data.test, levels=data.levels, device=options.device)
     seed = result.best_seed
     row: dict[str, Any] = {
         "embeddings": options.embeddings.name,

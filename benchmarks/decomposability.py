@@ -276,7 +276,7 @@ def _test(model: Path, folder: Path, point: Point) -> tuple[dict[str, float], di
             images = torch.from_numpy(_pixels(folder)[rows[start : start + 2048]]).to(device).permute(0, 3, 1, 2)
             embeddings.append(embedder(normalize(images)).float())
     table = torch.cat(embeddings)
-    report = evaluate(table, labels, metrics=METRICS, level_names=levels, device=device, progress=False)
+    report = evaluate(table, labels, metrics=METRICS, levels=levels, device=device, progress=False)
     gap = None if point.study == "tuning" else _gap(table.cpu().numpy(), labels[:, 0], point.batch, device)
     return {name: 100 * report[name] for name in METRICS}, gap
 

@@ -148,7 +148,7 @@ def measure(items: int, arguments: argparse.Namespace) -> dict[str, Any]:
             "GiB": sum(path.stat().st_size for path in (folder / "shards").iterdir()) / 2**30,
             "positives of the first query": int((labels[:, 1] == own[0, 1]).sum()),
         }
-        options = {"device": device, "memory_budget": arguments.budget, "level_names": ["0", "1"]}  # as the command names them
+        options = {"device": device, "memory_budget": arguments.budget, "levels": ["0", "1"]}  # as the command names them
         for metrics in (SOME_METRICS, None):  # compiles what is timed below, which depends on the number of pairs
             evaluate(queries[:2], own[:2], gallery, labels, metrics=metrics, progress=False, **options)
         if arguments.in_memory:

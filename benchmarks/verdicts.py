@@ -109,7 +109,7 @@ def ranked_row(name: str, cases: int, seed: int = 0) -> Iterator[Row]:
     task, rng = RANKED[name], np.random.default_rng([seed, *name.encode()])
     fine = np.repeat(np.arange(task.classes), task.images)
     labels = np.stack([fine, fine // 5], 1)
-    how: dict[str, Any] = {"metrics": METRICS, "level_names": ("class", "group"), "per_query": True, "progress": False}
+    how: dict[str, Any] = {"metrics": METRICS, "levels": ("class", "group"), "per_query": True, "progress": False}
     found = []
     for _ in range(cases):
         centers = rng.standard_normal((task.classes, 16))[fine]

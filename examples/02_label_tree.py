@@ -70,7 +70,7 @@ for name, axis in zip(["Smooth-AP", "HAPPIER"], axes, strict=True):
         criterion(model(images), labels).backward()
         optimizer.step()
     embeddings = model.eval()(test_images).detach()
-    report = evaluate(embeddings, test_labels, level_names=["class", "genus", "family"])
+    report = evaluate(embeddings, test_labels, levels=["class", "genus", "family"])
     print(name, *(f"{metric} {report[metric]:.0%}" for metric in ["R@1", "AP", "AP/genus", "AP/family", "H-AP"]), sep="  ")
     found = top_k(embeddings, k=12).rows
     axis.imshow(np.vstack([np.hstack([framed(item, query) for item in [query, *found[query]]]) for query in queries]))

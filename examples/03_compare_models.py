@@ -30,7 +30,7 @@ labels = manifest.labels  # [N, 3]: character, group, script
 blurred = gaussian_filter(images, (0, 1.5, 1.5))
 pixels = (blurred - blurred.mean(axis=(1, 2), keepdims=True)).reshape(len(images), -1)
 edges = np.stack(np.gradient(gaussian_filter(images, (0, 2, 2)), axis=(1, 2)), axis=1).reshape(len(images), -1)
-options = {"level_names": manifest.levels, "metrics": ["R@1", "AP", "H-AP"], "per_query": True}
+options = {"levels": manifest.levels, "metrics": ["R@1", "AP", "H-AP"], "per_query": True}
 reports = {"edges": evaluate(edges, labels, **options), "pixels": evaluate(pixels, labels, **options)}
 print("mine: edges, other: pixels;", reports["edges"].compare(reports["pixels"]).table(holm=True))
 

@@ -44,5 +44,5 @@ columns = {"path": letters.paths, "split": letters.table["split"], "label_letter
 tree = Manifest.from_columns({**columns, "label_group": [groups[name] for name in names]}, root=letters.root)
 
 pixels = np.stack([np.asarray(item.image.convert("L")).ravel() for item in ImageDataset(tree)])
-report = evaluate(pixels - pixels.mean(axis=1, keepdims=True), tree.labels, level_names=tree.levels)
+report = evaluate(pixels - pixels.mean(axis=1, keepdims=True), tree.labels, levels=tree.levels)
 print(*(f"{metric} {report[metric]:.0%}" for metric in ["AP/letter", "AP/group", "H-AP"]), sep=", ")

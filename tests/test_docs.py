@@ -149,7 +149,7 @@ def test_the_script_for_several_processes_runs_as_torchrun_runs_it(forked, tmp_p
     ]
     for process in started:
         process.succeed(timeout=120)
-    alone = evaluation.evaluate(tmp_path / "test.npy", np.load(tmp_path / "labels.npy"), level_names=["species", "genus"])
+    alone = evaluation.evaluate(tmp_path / "test.npy", np.load(tmp_path / "labels.npy"), levels=["species", "genus"])
     assert evaluation.Report.load(tmp_path / "report.json") == alone
 
 

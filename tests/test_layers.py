@@ -54,6 +54,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "files/locking.py": {"filelock"},
     "files/binary.py": {"pyarrow"},
     "files/tables.py": {"pyarrow"},
+    "system/progress.py": {"tqdm"},
     "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/batch_kernels.py": {"triton"},
     "ranking/ranks/fused.py": {"triton"},

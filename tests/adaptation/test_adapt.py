@@ -158,7 +158,7 @@ def test_labels_of_several_levels_train_happier_and_choose_by_h_ap():
     embeddings, labels = clustered()
     table = np.stack([labels, labels // 3], axis=1)
     config = AdaptConfig(**QUICK, loss={"name": "happier"})
-    result = adapt(embeddings, table, config, level_names=("species", "genus"), device="cpu")
+    result = adapt(embeddings, table, config, levels=("species", "genus"), device="cpu")
     assert result.metric == "H-AP"
     assert result.best_seed.best.value > result.raw
     assert {"AP/species", "AP/genus"} <= set(result.after)

@@ -147,9 +147,10 @@ def test_without_the_decoder_that_a_model_was_saved_with_pil_gives_the_same_numb
 
 
 def test_a_projection_is_saved_with_the_reading_it_was_computed_from(tmp_path, photos):
-    given = (photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
+    given = ("--pca", photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
     tiny.embedder(image_size=24, resize=0).save(tmp_path / "model")
-    done("models", "pca", tmp_path / "model", *given, "--size", 28, "--resize", 40, "--squash", "--decoder", "turbo")
+    images = ("--image-size", 28, "--resize", 40, "--squash", "--decoder", "turbo")
+    done("models", "create", tmp_path / "model", *given, *images)
     found = Embedder.load(tmp_path / "pca").input
     assert (found.size, found.resize, found.squash, found.decoder) == ((28, 28), 40, True, "turbo")
 

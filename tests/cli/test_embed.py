@@ -82,7 +82,7 @@ def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder
     transform = eval_transform(40, resize=side, interpolation=own.interpolation, mean=own.mean, std=own.std)
     rows = plain(model, test, transform)
     np.testing.assert_allclose(read_embedded("e", "test").embeddings, rows, atol=1e-5)
-    expected = evaluation.evaluate(rows, test.labels, level_names=test.levels, device="cpu", progress=False)
+    expected = evaluation.evaluate(rows, test.labels, levels=test.levels, device="cpu", progress=False)
     assert Report.load("r.json").means == pytest.approx(dict(expected), abs=1e-5, nan_ok=True)
 
 
@@ -119,7 +119,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
         manifest.labels[is_query],
         rows[~is_query],
         manifest.labels[~is_query],
-        level_names=manifest.levels,
+        levels=manifest.levels,
         ids=ids[is_query].tolist(),
         gallery_ids=ids[~is_query].tolist(),
         device="cpu",
@@ -218,10 +218,10 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, gi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gone",), "there is no folder gone; name a folder of `suprank train` or `suprank embed`, or a file."),
-        (("photos",), "photos has no embeddings; name a folder of `suprank train`"),
+        (("gone",), "there is no gone; name a folder of `suprank train` or `suprank embed`, a file of embeddings"),
+        (("photos",), "photos has no embeddings; name a folder of `suprank train` or `suprank embed`"),
         (("e", "--level", "order"), "e has no level 'order'; choose from class, group."),
-        (("e", "--labels", "m.parquet"), "a folder has its own labels, gallery and ids"),
+        (("e", "--labels", "m.parquet"), "e is a folder, which has its own labels, gallery and ids"),
     ],
 )
 def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):

@@ -133,7 +133,7 @@ def test_tables_of_sweeps_and_reports_are_safe():
     run = Combination((("loss.name", "=1"), ("loss.weight", "-0.5")))
     assert {"'=1", "-0.5"} <= cells(runs_csv({run: None}))
     assert "=1" in cells(runs_csv({run: None}, raw=True))
-    report = evaluate(torch.eye(4), torch.tensor([[0, 0], [0, 0], [1, 1], [1, 1]]), level_names=("=fine", "coarse"))
+    report = evaluate(torch.eye(4), torch.tensor([[0, 0], [0, 0], [1, 1], [1, 1]]), levels=("=fine", "coarse"))
     assert "'=fine" in cells(report.to_csv())
     assert "=fine" in cells(report.to_csv(raw=True))
 

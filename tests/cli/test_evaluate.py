@@ -185,7 +185,7 @@ def test_the_report_is_what_the_library_computes(folder):
     names = {"robin": 0, "crow": 1, "raven": 2, "erithacus": 0, "corvus": 1}
     labels = np.array([[names[fine], names[coarse]] for fine, coarse in zip(SPECIES, GENUS, strict=True)])
     expected = evaluation.evaluate(
-        FOUR, labels, ks=(2,), level_names=("species", "genus"), decay=2, weights=(3, 1), device="cpu", progress=False
+        FOUR, labels, ks=(2,), levels=("species", "genus"), decay=2, weights=(3, 1), device="cpu", progress=False
     )
     found = Report.load("r.json")
     assert found.means == pytest.approx(dict(expected), nan_ok=True)
@@ -238,7 +238,7 @@ def test_two_models_are_compared_query_by_query():
     (line,) = [line.split() for line in result.stdout.splitlines() if line.startswith("AP/genus")]
     assert line == ["AP/genus", "100.00", "45.83", "+54.17", "--", "--", "--"]
     text = " ".join(result.stdout.split())
-    assert "Whether q.npy and old.json differ by more than chance is not known. Measured on 3 species" in text
+    assert "There are too few classes to tell whether q.npy and old.json differ. Measured on 3 species" in text
     assert "3 are too few for a test or an interval, which need 8." in text
 
 
@@ -274,7 +274,7 @@ def test_a_comparison_says_in_json_what_was_tested():
     result = evaluated("--against", "old.json", "--comparison", "c.json")
     found = json.loads(Path("c.json").read_text())
     assert found["names"] == ["q.npy", "old.json"]
-    assert found["verdict"].startswith("q.npy is better than old.json on ")
+    assert found["verdict"].startswith("q.npy is better than old.json at ")
     assert " ".join(f"{found['verdict']} {found['measured']}".split()) in " ".join(result.stdout.split())
     assert found["measured"] == "Measured on 40 species, in 20 genera (unit: genus)."
     assert found["unit"] == {"level": "genus", "count": 20, "effective": 20.0}
@@ -330,9 +330,9 @@ def test_brackets_in_names_are_text():
 def test_python_gives_the_same_numbers_as_the_command():
     evaluated("--out", "command.json", "--quiet")
     assert dict(suprank.evaluate("q.npy", "q.csv")) == dict(Report.load("command.json"))
-    with pytest.raises(ValueError, match="needs its labels"):
+    with pytest.raises(ValueError, match="the images have no labels, so nothing is relevant to a query; .* a file of labels"):
         suprank.evaluate("q.npy")
-    with pytest.raises(ValueError, match="give labels="):
+    with pytest.raises(ValueError, match="the images have no labels"):
         suprank.evaluate(FOUR)
     arrays = suprank.evaluate(FOUR, [[0, 0], [0, 0], [1, 0], [1, 0]], levels=["species", "genus"], metrics=["AP/genus"])
     assert arrays["AP/genus"] == 1
@@ -342,7 +342,7 @@ def test_help_lists_the_options_and_shows_examples():
     result = invoke("--help")
     assert result.exit_code == 0
     options = "labels gallery gallery-labels level id k metric decay weight device memory-budget intervals per-query"
-    for option in f"{options} all out csv latex against comparison run qrels missing save-run save-run-k quiet".split():
+    for option in f"{options} all out csv latex against comparison truth missing save-run save-run-k quiet".split():
         assert f"--{option} " in result.output
     assert "suprank evaluate test.npy --labels test.csv" in result.output
 
@@ -351,7 +351,7 @@ def test_help_lists_the_options_and_shows_examples():
     ("arguments", "message"),
     [
         (("gone.npy",), "embeddings (gone.npy): there is no such file"),
-        (("q.csv",), "embeddings (q.csv): '.csv' cannot be read; save the embeddings as .npy, .parquet or .pt"),
+        (("q.csv",), "cannot be combined with ranked lists"),
         (("--labels", "gone.csv"), "gone.csv: there is no such file"),
         (("--labels", "q.npy"), "q.npy holds float32, but labels are integers; is this a file of embeddings"),
         (("--labels", "short.csv"), "short.csv has 1 rows and embeddings (q.npy) has 4, but every embedding needs one row"),
@@ -370,8 +370,8 @@ def test_help_lists_the_options_and_shows_examples():
         (("--device", "cuda:99"), "'cuda:99' cannot be used: this machine has"),
         (("--memory-budget", "much"), "'much' is not a size; write 2GiB, 500MB or bytes"),
         (("--memory-budget", "0"), "'0' is not a size"),
-        (("--gallery", "q.npy"), "--gallery and --gallery-labels go together; give both, or neither"),
-        (("--gallery-labels", "q.csv"), "--gallery and --gallery-labels go together"),
+        (("--gallery", "q.npy"), "gallery and gallery_labels go together, and gallery_labels with labels"),
+        (("--gallery-labels", "q.csv"), "gallery and gallery_labels go together"),
         (("--gallery", "wide.npy", "--gallery-labels", "q.csv"), "embeddings (q.npy) have 2 dimensions and the gallery 3"),
         (("--gallery", "q.npy", "--gallery-labels", "short.csv"), "short.csv has 1 rows and gallery (q.npy) has 4"),
         (
@@ -403,15 +403,15 @@ def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
 
 
 def test_embeddings_and_labels_are_required():
-    assert "EMBEDDINGS is missing" in refusal("--labels", "q.csv")
-    assert "add --labels" in refusal("q.npy")
+    assert "Missing argument" in refusal("--labels", "q.csv")
+    assert "give embeddings in a file a file of labels" in refusal("q.npy")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("2GiB", 2**31), ("2g", 2**31), ("500 MB", 500 * 10**6), ("1.5KiB", 1536), ("4096", 4096), ("9b", 9)]
 )
 def test_sizes_are_binary_unless_they_say_bytes(text, expected):
-    from suprank.cli.evaluate_options import parse_bytes
+    from suprank.cli.evaluate import parse_bytes
 
     assert parse_bytes(text) == expected
 
@@ -421,8 +421,8 @@ def test_a_missing_pyarrow_names_the_extra(folder):
     script = "import sys; sys.modules['pyarrow'] = None; from suprank.cli.main import main; main()"
     command = [sys.executable, "-c", script, "evaluate", "q.npy", "--labels", "q.parquet"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 1
-    assert 'needs pyarrow, which is not installed; pip install "suprank[vision]"' in run.stderr
+    assert run.returncode == 2
+    assert "q.parquet: reading .parquet needs pyarrow; pip install" in " ".join(run.stderr.split())
     assert "Traceback" not in run.stderr
 
 

@@ -120,7 +120,7 @@ def test_queries_without_positives_are_counted_and_no_positives_at_all_are_dashe
         (("--gap", 0), "--gap"),
         (("--k", 3, "--latex"), "--k, --latex cannot be combined with --gap; leave out one or the other"),
         (("--intervals",), "--intervals cannot be combined with --gap"),
-        (("--solution", "s.csv"), "--solution cannot be combined with --gap"),
+        (("--truth", "s.csv"), "--truth cannot be combined with --gap"),
         (("--thresholds", 0.6, 0.6), "α = 0.6 must be above β = 0.6; the authors' code has 0.9 and 0.6"),
         (("--metric", "AQ"), "unknown metric 'AQ'"),
         (("--metric", "AP/mean-of-levels"), "has no value for a single query, so it has no gap; try AP/overall, or a level"),

@@ -1,4 +1,4 @@
-"""suprank evaluate --solution: GLDv2's mAP@100 of a file of predictions."""
+"""suprank evaluate PREDICTIONS --truth SOLUTION: GLDv2's mAP@100 of a file of predictions."""
 
 from pathlib import Path
 
@@ -24,7 +24,8 @@ q1,a
 q2,a x b
 q3,x b
 """
-FILES = ("evaluate", "predictions.csv", "--solution", "solution.csv")
+FILES = ("evaluate", "predictions.csv", "--truth", "solution.csv")
+PRIVATE = (*FILES[:-1], "solution.csv:Private")
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +46,14 @@ def test_the_score_by_hand():
 
 
 def test_usage_and_k_choose_queries_and_places():
-    private = done(*FILES, "--usage", "Private", "--latex", "--quiet").stdout
+    private = done(*PRIVATE, "--latex", "--quiet").stdout
     assert private == "& mAP@100 \\\\\npredictions & 25.0 \\\\\n"  # (1/2 + 0) / 2
     first = done(*FILES, "--k", 1, "--latex", "--quiet").stdout
     assert first == "& mAP@1 \\\\\npredictions & 33.3 \\\\\n"  # (1 + 0 + 0) / 3
 
 
 def test_the_report_has_what_the_function_returns():
-    done(*FILES, "--usage", "Private", "--k", 5, "--per-query", "--out", "report.json", "--csv", "report.csv", "--quiet")
+    done(*PRIVATE, "--k", 5, "--per-query", "--out", "report.json", "--csv", "report.csv", "--quiet")
     report = Report.load("report.json")
     score = evaluation.landmark_map_from_files("predictions.csv", "solution.csv", usage="Private", k=5)
     assert report["mAP@5"] == score["mAP@5"]
@@ -95,15 +96,15 @@ def test_rankings_that_evaluate_saves_can_be_scored():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--k", 1, "--k", 2), "--solution takes one k, not 2; give --k 100, or leave it out"),
-        (("--usage", "Test"), "'Test' is not Public or Private; leave it out for both"),
-        (("--labels", "q.csv"), "--labels cannot be combined with --solution"),
-        (("--ground-truth", "gnd.pkl"), "--ground-truth cannot be combined with --solution"),
-        (("--metric", "AP", "--save-run", "run.csv"), "--metric, --save-run cannot be combined with --solution"),
+        (("--k", 1, "--k", 2), "a solution takes one k, not 2; leave ks out for 100"),
+        (("--labels", "q.csv"), "--labels cannot be combined with ranked lists"),
+        (("--metric", "AP"), "metrics cannot be combined with a solution, whose metric is mAP@100"),
+        (("--level", "x", "--gallery", "g.npy"), "--gallery, --level cannot be combined with ranked lists"),
+        (("--truth", "solution.csv:first"), "ends in 'first', which solution.csv cannot have; write Public or Private"),
         (("--per-query",), "values per query are saved beside the report; add --out"),
         (("--out", "."), ". is a folder; name a file in it"),
-        (("--solution", "gone.csv"), "gone.csv: there is no such file"),
-        (("--solution", "predictions.csv"), "predictions.csv"),
+        (("--truth", "gone.csv"), "gone.csv: there is no such file"),
+        (("--truth", "predictions.csv"), "predictions.csv"),
     ],
 )
 def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
@@ -113,15 +114,15 @@ def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
 def test_a_query_that_the_solution_does_not_list_is_refused():
     Path("predictions.csv").write_text("id,images\nq9,a\n")
     assert "query 'q9' is not in solution.csv" in refused(*FILES)
-    assert "gone.csv: there is no such file" in refused("evaluate", "gone.csv", "--solution", "solution.csv")
+    assert "gone.csv: there is no such file" in refused("evaluate", "gone.csv", "--truth", "solution.csv")
 
 
 def test_the_usage_is_for_a_solution():
-    assert "--usage is for --solution; add it" in refused("evaluate", "predictions.csv", "--usage", "Public")
+    assert "give truth" in refused("evaluate", "predictions.csv")
 
 
 def test_help_shows_an_example():
     output = done("evaluate", "--help").output
-    assert "suprank evaluate predictions.csv --solution retrieval_solution_v2.1.csv" in output
+    assert "suprank evaluate predictions.csv --truth retrieval_solution_v2.1.csv:Private" in output
     assert "suprank evaluate runs/roadmap --gap 256" in output
     assert "--thresholds" in output

@@ -85,63 +85,60 @@ def test_dml_prints_its_metrics_and_names_its_conventions():
 
 
 def test_mieb_evaluates_embeddings_against_judgments_by_id():
-    report, printed = saved(*SIDES, "--protocol", "mieb", "--qrels", "qrels.json")
+    report, printed = saved(*SIDES, "--truth", "qrels.json")
     ids = [[line.split(",")[0] for line in Path(name).read_text().split()[1:]] for name in ("query.csv", "index.csv")]
     run = evaluation.top_k("query.npy", "index.npy", 18, ids=ids[0], gallery_ids=ids[1], progress=False).run()
     expected = evaluation.evaluate_run(run, "qrels.json", ["ndcg_cut_10", "recall_5", "map_cut_5"])
     assert {key: report[key] for key in expected} == pytest.approx(expected.means)
     assert "│ NDCG-linear@10 │" in printed
     assert "35 more metrics: --all" in printed
-    assert "│ P@1000" in done(*SIDES, "--protocol", "mieb", "--qrels", "qrels.json", "--all").stdout
+    assert "│ P@1000" in done(*SIDES, "--truth", "qrels.json", "--all").stdout
 
 
 def test_mieb_reads_a_folder_of_embeddings_without_labels():
-    files, _ = saved(*SIDES, "--protocol", "mieb", "--qrels", "qrels.json")
-    embedded, _ = saved("evaluate", "embedded", "--protocol", "mieb", "--qrels", "qrels.json")
+    files, _ = saved(*SIDES, "--truth", "qrels.json")
+    embedded, _ = saved("evaluate", "embedded", "--truth", "qrels.json")
     assert embedded.means == files.means
-    assert "have no labels" in refused("evaluate", "embedded", "--protocol", "mieb")
+    assert "protocol='mieb' needs labels" in refused("evaluate", "embedded", "--protocol", "mieb")
 
 
 def test_mieb_takes_what_the_task_beside_the_judgments_says(tmp_path):
     (tmp_path / "qrels.json").write_text(Path("qrels.json").read_text())
     task = {"name": "TinyI2I", "self_match": "id", "ks": [1, 2], "main_score": "map_at_2"}
     (tmp_path / "task.json").write_text(json.dumps(task))
-    arguments = ("evaluate", "embedded", "--protocol", "mieb", "--qrels", tmp_path / "qrels.json")
+    arguments = ("evaluate", "embedded", "--truth", tmp_path / "qrels.json")
     report, printed = saved(*arguments)
     assert report.settings["self_match"] == "id"
     assert report.settings["ks"] == (1, 2)
     assert printed.index("│ AP-all@2") < printed.index("│ R@1")
-    assert "self_match='first' is not that of TinyI2I, which is 'id'; leave it out." in refused(
-        *arguments, "--self-match", "first"
-    )
+    first = refused("evaluate", "embedded", "--truth", f"{tmp_path}/qrels.json:first")
+    assert "is not what TinyI2I does, which is 'id'" in first
     (tmp_path / "task.json").write_text('{"tasks": []}')  # of something else
     assert saved(*arguments)[0].settings["self_match"] == "keep"
 
 
 def test_gldv2_scores_embeddings_by_labels_or_by_the_solution():
     by_labels, printed = saved(*SIDES, "--protocol", "gldv2")
-    by_solution, _ = saved(*SIDES, "--protocol", "gldv2", "--solution", "solution.csv")
+    by_solution, _ = saved(*SIDES, "--truth", "solution.csv")
     assert by_solution["mAP@100"] == pytest.approx(by_labels["mAP@100"])
     assert "AP@100 divided by min(100, all positives)" in printed
-    private, _ = saved("evaluate", "embedded", "--protocol", "gldv2", "--solution", "solution.csv", "--usage", "Private")
+    private, _ = saved("evaluate", "embedded", "--truth", "solution.csv:Private")
     assert private.n_queries == 5
     assert private.settings["queries_not_judged"] == 1
     done(*SIDES, "--save-run", "predictions.csv")
-    predicted, _ = saved("evaluate", "predictions.csv", "--protocol", "gldv2", "--solution", "solution.csv")
+    predicted, _ = saved("evaluate", "predictions.csv", "--truth", "solution.csv")
     assert predicted["mAP@100"] == by_solution["mAP@100"]
     assert predicted.settings["protocol"] == "gldv2"
 
 
 def test_revisited_is_what_the_ground_truth_asks_for():
-    named, printed = saved("evaluate", "embedded", "--protocol", "revisited", "--ground-truth", "gnd.json", "--k", 2)
-    implied, _ = saved("evaluate", "embedded", "--ground-truth", "gnd.json", "--k", 2)
+    named, printed = saved("evaluate", "embedded", "--protocol", "revisited", "--truth", "gnd.json", "--k", 2)
+    implied, _ = saved("evaluate", "embedded", "--truth", "gnd.json", "--k", 2)
     assert named == implied
     assert "protocol revisited: queries against the gallery, junk removed from each list" in printed
-    assert named.means == suprank.evaluate("embedded", protocol="revisited", ground_truth="gnd.json", ks=[2]).means
-    with pytest.raises(ValueError, match="and no labels; leave out labels, gallery"):
-        suprank.evaluate("embedded", gallery="index.npy", protocol="revisited", ground_truth="gnd.json")
-    with pytest.raises(TypeError, match="found by the names in the file"):
-        suprank.evaluate("embedded", protocol="revisited", ground_truth=[{"easy": [], "hard": [], "junk": []}])
+    assert named.means == suprank.evaluate("embedded", truth="gnd.json", ks=[2], progress=False).means
+    shuffled = suprank.open_data("embedded").take([*range(5, -1, -1)])
+    assert suprank.evaluate(shuffled, truth="gnd.json", ks=[2], progress=False).means == named.means, "found by their names"
 
 
 def test_two_files_are_compared_under_a_protocol():
@@ -159,8 +156,10 @@ def test_reports_of_one_protocol_are_compared():
     assert "saved.json was evaluated by --protocol mieb, and its numbers mean something else" in refused(
         *FILES, "--protocol", "dml", "--against", "saved.json"
     )
-    assert "saved.json has --self-match first, and this report keep: they are not compared." in refused(
-        *FILES, "--protocol", "mieb", "--self-match", "keep", "--against", "saved.json"
+    judged = evaluation.Qrels.from_labels(np.arange(24) // 4)
+    judged.save("labels.json")
+    assert "saved.json has self_match 'first', and this report 'keep': they are not compared." in refused(
+        *FILES, "--truth", "labels.json:keep", "--against", "saved.json"
     )
     done(*FILES, "--per-query", "--out", "plain.json", "--quiet")
     assert "was evaluated without a protocol" in refused(*FILES, "--protocol", "dml", "--against", "plain.json")
@@ -172,35 +171,33 @@ def test_reports_of_one_protocol_are_compared():
         ((*FILES, "--protocol", "mteb"), "'mteb' is not one of 'dml', 'mieb', 'revisited', 'gldv2'"),
         (
             (*FILES, "--protocol", "dml", "--metric", "AP"),
-            "--metric cannot be combined with --protocol dml: a protocol has its own",
+            "--metric cannot be combined with --protocol dml, which has its own metrics",
         ),
         (
             (*FILES, "--protocol", "dml", "--gap", 8),
-            "--gap cannot be combined with --protocol dml: a protocol is for embeddings",
+            "--protocol cannot be combined with --gap",
         ),
         ((*FILES, "--protocol", "dml", "--save-run", "x.trec"), "--save-run saves lists by our own conventions"),
-        ((*FILES, "--protocol", "dml", "--id", "id"), "leaves out each query by its row and not by its id; leave out --id."),
-        ((*FILES, "--protocol", "dml", "--qrels", "qrels.json"), "--qrels is for --protocol mieb, not for dml; leave out one."),
-        ((*FILES, "--protocol", "mieb", "--solution", "solution.csv"), "--solution is for --protocol gldv2, not for mieb"),
-        ((*FILES, "--self-match", "id"), "it is for --protocol mieb; add it, or leave out --self-match."),
-        ((*FILES, "--qrels", "qrels.json"), "add --run, or --protocol mieb."),
-        ((*FILES, "--protocol", "gldv2"), "ranks an index that the queries are not part of; give a gallery (--gallery)."),
-        ((*FILES, "--protocol", "mieb", "--qrels", "nothing.json"), "nothing.json: there is no such file; check the path"),
+        ((*FILES, "--protocol", "dml", "--truth", "qrels.json"), "truth is qrels, for protocol 'mieb' and not 'dml'"),
+        ((*FILES, "--protocol", "mieb", "--truth", "solution.csv"), "truth is a solution, for protocol 'gldv2' and not 'mieb'"),
+        ((*FILES, "--protocol", "gldv2"), "ranks an index that the queries are not part of; give a gallery."),
+        ((*FILES, "--truth", "nothing.json"), "nothing.json: there is no such file; check the path"),
         (
             ("evaluate", "embedded", "--protocol", "revisited"),
-            "needs the dataset's file; add --ground-truth gnd_roxford5k.pkl.",
+            "needs its truth, such as gnd_roxford5k.pkl.",
         ),
-        (("evaluate", "predictions.csv", "--protocol", "gldv2"), "is scored against GLDv2's solution; add --solution."),
+        (
+            ("evaluate", "predictions.csv", "--protocol", "gldv2"),
+            "which are evaluated against judgments or a solution; give truth.",
+        ),
     ],
 )
 def test_contradictions_are_refused_in_a_sentence(arguments, message):
     assert message in refused(*arguments)
 
 
-def test_ground_truth_in_python_needs_its_protocol():
-    with pytest.raises(ValueError, match="qrels is the ground truth of a protocol; give protocol= too"):
-        suprank.evaluate("embedded", qrels="qrels.json")
-    with pytest.raises(ValueError, match="decay and weights are of hierarchical metrics, which protocol='dml' has not"):
+def test_a_protocol_in_python_has_its_own_metrics():
+    with pytest.raises(ValueError, match="decay cannot be combined with protocol='dml', which has its own"):
         suprank.evaluate("test.npy", "test.csv", protocol="dml", decay=2.0)
     assert "R@1" not in suprank.evaluate("test.npy", "test.csv", ks=[])
     arrays = np.load("test.npy"), np.arange(24) // 4

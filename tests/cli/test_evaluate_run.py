@@ -1,4 +1,4 @@
-"""suprank evaluate --run --qrels: ranked lists of any search against graded judgments."""
+"""suprank evaluate RUN --truth QRELS: ranked lists of any search against graded judgments."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ pytest.importorskip("typer")
 from suprank.evaluation import Report, evaluate_run
 from tests.cli.collection import done, refused
 
-FILES = ("evaluate", "--run", "ours.run", "--qrels", "qrels.txt")
+FILES = ("evaluate", "ours.run", "--truth", "qrels.txt")
 
 
 @pytest.fixture(autouse=True)
@@ -61,16 +61,14 @@ def test_another_run_or_its_report_is_compared_query_by_query():
     output = done(*FILES, "--against", "other.run", "--comparison", "comparison.csv").stdout
     assert "ours.run against other.run, 3 queries" in output
     text = " ".join(output.split())
-    assert (
-        "Whether ours.run and other.run differ by more than chance is not known. Measured on 3 queries, which are taken" in text
-    )
+    assert "There are too few queries to tell whether ours.run and other.run differ. Measured on 3 queries, which are" in text
     assert "as independent of one another; 3 are too few for a test or an interval, which need 8." in text
     assert "MRR,,0.333" in Path("comparison.csv").read_text()
-    done("evaluate", "--run", "other.run", "--qrels", "qrels.txt", "--per-query", "--out", "other.json", "--quiet")
+    done("evaluate", "other.run", "--truth", "qrels.txt", "--per-query", "--out", "other.json", "--quiet")
     again = done(*FILES, "--against", "other.json").stdout
     assert again.split() == output.replace("other.run", "other.json").split()
     done(*FILES, "--per-query", "--out", "ours.json", "--quiet")
-    assert "ours.run and ours.json have the same values for every query." in done(*FILES, "--against", "ours.json").stdout
+    assert "ours.run and ours.json are equally good on every single query." in done(*FILES, "--against", "ours.json").stdout
 
 
 def test_runs_on_enough_queries_have_intervals_and_a_test_over_queries():
@@ -94,24 +92,18 @@ def test_lists_are_one_row_of_latex():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--run", "ours.run"), "--run is evaluated against judgments; add --qrels."),
-        (("e.npy", "--run", "ours.run"), "To save the rankings of embeddings, write --save-run."),
-        (
-            ("--qrels", "qrels.txt"),
-            "judgments are for ranked lists, or for embeddings by the rules of mteb; add --run, or --protocol mieb.",
-        ),
-        (("e.npy", *FILES[1:]), "EMBEDDINGS and --run both say what to evaluate; give one."),
-        ((*FILES[1:], "--k", "5", "--all"), "--all, --k cannot be combined with --run"),
-        ((*FILES[1:], "--k", "5"), "--k cannot be combined with --run; name k in --metric, such as NDCG@5"),
-        ((*FILES[1:], "--missing", "no"), "'no' is not zero or skip."),
-        (("e.npy", "--labels", "l.csv", "--relevance-threshold", "2"), "--relevance-threshold is for --run; add it"),
+        (("ours.run",), "ours.run has ranked lists, which are evaluated against judgments or a solution; give truth."),
+        ((*FILES[1:], "--all", "--labels", "l.csv"), "--all, --labels cannot be combined with ranked lists"),
+        ((*FILES[1:], "--k", "5"), "ks is for embeddings; name k in metrics, such as NDCG@5"),
+        ((*FILES[1:], "--missing", "no"), "'no' is not one of 'zero', 'skip'."),
+        (("e.npy", "--labels", "l.csv", "--relevance-threshold", "2"), "--relevance-threshold: for ranked lists"),
         ((*FILES[1:], "--metric", "H-AP"), "H-AP needs labels"),
-        ((*FILES[1:], "--relevance-threshold", "5"), "reaches --relevance-threshold 5; the highest grade is 2"),
+        ((*FILES[1:], "--relevance-threshold", "5"), "reaches relevance_threshold=5; the highest grade is 2"),
         ((*FILES[1:], "--against", "ours.run"), "ours.run and ours.run are the same"),
         ((*FILES[1:], "--against", "none.run"), "none.run: there is no such file"),
         ((*FILES[1:], "--against", "qrels.txt"), "qrels.txt:1: 'q1 0 a 2' is not a line of a TREC run"),
-        (("--run", "qrels.txt", "--qrels", "ours.run"), "ours.run:1: 'q1 Q0 b 1 0.9 ours' is not a line of TREC qrels"),
-        (("--run", "qrels.txt", "--qrels", "ours.run"), "This looks like a run: were run and qrels swapped?"),
+        (("qrels.txt", "--truth", "ours.run"), "ours.run:1: 'q1 Q0 b 1 0.9 ours' is not a line of TREC qrels"),
+        (("qrels.txt", "--truth", "ours.run"), "This looks like a run: were run and qrels swapped?"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_way_out(arguments, complaint):
@@ -120,7 +112,9 @@ def test_wrong_arguments_are_refused_with_the_way_out(arguments, complaint):
 
 def test_a_report_of_other_settings_is_not_compared_with():
     done(*FILES, "--relevance-threshold", 2, "--per-query", "--out", "two.json", "--quiet")
-    assert "two.json was computed with --relevance-threshold 2; give the same" in refused(*FILES, "--against", "two.json")
+    assert "two.json was computed with relevance_threshold 2, and this report with 1" in refused(
+        *FILES, "--against", "two.json"
+    )
 
 
 def test_queries_that_the_other_run_does_not_have_are_counted_too():
@@ -128,12 +122,12 @@ def test_queries_that_the_other_run_does_not_have_are_counted_too():
     output = done(*FILES, "--against", "short.run").stdout
     assert "short.run: queries that the run does not have, which count as 0: 2" in output
     assert "short.run: queries without a relevant item" not in output, "of which there are as many on both sides"
-    done("evaluate", "--run", "short.run", "--qrels", "qrels.txt", "--per-query", "--out", "short.json", "--quiet")
+    done("evaluate", "short.run", "--truth", "qrels.txt", "--per-query", "--out", "short.json", "--quiet")
     assert "short.json: queries that the run does not have, which count" in done(*FILES, "--against", "short.json").stdout
 
 
 def test_a_report_of_other_judgments_of_the_same_queries_is_not_compared_with():
     done(*FILES, "--per-query", "--out", "ours.json", "--quiet")
     Path("qrels.txt").write_text("q1 0 a 1\nq1 0 b 2\nq1 0 c 0\nq2 0 d 1\nq3 0 e 0\n")
-    error = refused("evaluate", "--run", "other.run", "--qrels", "qrels.txt", "--against", "ours.json")
+    error = refused("evaluate", "other.run", "--truth", "qrels.txt", "--against", "ours.json")
     assert "the reports have other labels: their classes differ at judgments" in error

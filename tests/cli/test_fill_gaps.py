@@ -64,7 +64,7 @@ def test_a_table_with_gaps_is_read_as_it_is(command, monkeypatch):
         assert Manifest.read("embedded/test/items.parquet").names["genus"] == GENERA
         done("evaluate", "embedded", "-q", "--out", "r.json")
         assert "AP/genus" in suprank.evaluation.Report.load("r.json")
-        assert "embedded has its own labels" in refused("evaluate", "embedded", "--fill-gaps")
+        assert "embedded is a folder, which has its own labels" in refused("evaluate", "embedded", "--fill-gaps")
 
 
 def test_a_label_file_with_gaps_is_evaluated_as_the_filled_manifest_would_be():
@@ -76,7 +76,7 @@ def test_a_label_file_with_gaps_is_evaluated_as_the_filled_manifest_would_be():
     )
     done(*command, "--fill-gaps")
     report = suprank.evaluation.Report.load("r.json")
-    expected = suprank.evaluation.evaluate(np.load("e.npy"), rows.labels, level_names=rows.levels, device="cpu")
+    expected = suprank.evaluation.evaluate(np.load("e.npy"), rows.labels, levels=rows.levels, device="cpu")
     assert report.means == expected.means
     assert suprank.evaluate("e.npy", "gaps.csv", fill_gaps=True, device="cpu").means == expected.means
     np.save("other.npy", np.load("e.npy")[:, :3])

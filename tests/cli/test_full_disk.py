@@ -96,7 +96,6 @@ NOWHERE = "/proc/nowhere"  # in which not even root can make files
         ("data", "check", "none.parquet", "--out", f"{NOWHERE}.json"),
         ("data", "show", "none.parquet", "--out", f"{NOWHERE}.png"),
         ("models", "create", "none", "--out", NOWHERE),
-        ("models", "pca", "none", "none.parquet", "--dim", 2, "--out", NOWHERE),
         ("models", "export", "none", "--out", f"{NOWHERE}.pt2"),
         ("compare", "glyphs/happier", "--out", NOWHERE),
         ("sweep", "glyphs/happier", "--out", NOWHERE),

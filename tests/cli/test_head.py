@@ -80,7 +80,8 @@ def test_every_way_through_a_head_gives_the_same_numbers(folder):
     """Head on the model's device or on stored embeddings, in one model, or by the exported matrix."""
     by_hand = Head.load("head").transform(np.load("before/test/embeddings.npy"))
     np.testing.assert_allclose(np.load("after/test/embeddings.npy"), by_hand, atol=1e-6)
-    done("models", "create", "model", "--head", "head", "--out", "adapted")
+    output = done("models", "create", "model", "--head", "head", "--out", "adapted").stdout
+    assert output == "adapted: model, 0.4 M parameters, embeddings of width 6\n"
     done("embed", "adapted", "m.parquet", "--out", "by-model", *FAST)
     np.testing.assert_array_equal(np.load("by-model/test/embeddings.npy"), np.load("after/test/embeddings.npy"))
     expected = metrics("after")
@@ -414,28 +415,6 @@ def test_a_head_is_exported_and_a_model_is_no_matrix(folder):
     assert "model is a model, and only a head is a matrix" in refused("models", "export", "model", "--out", "m.npz")
     assert "must end in .onnx or .pt2, or for a head in .npz" in refused("models", "export", "head", "--out", "head.csv")
     assert not [*folder.glob("*d.npz"), *folder.glob("*m.npz")]
-
-
-def test_a_saved_model_with_a_head_says_its_width():
-    output = done("models", "create", "model", "--head", "head", "--out", "adapted").stdout
-    assert output == "adapted: model, 0.4 M parameters, embeddings of width 6\n"
-    assert Embedder.load("adapted").dim == 6
-    assert "has a head, trained for" in refused(
-        *(
-            "models",
-            "create",
-            "adapted",
-            "--pca",
-            "m.parquet",
-            "--split",
-            "test",
-            "--dim",
-            4,
-            "--out",
-            "p",
-            *("--image-size", *FAST[1:]),
-        )
-    )
 
 
 def test_help_names_the_option():

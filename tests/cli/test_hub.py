@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from huggingface_hub import ModelCard, constants, hf_hub_download
+from huggingface_hub import ModelCard, constants, snapshot_download
 from PIL import Image
 
 import suprank
@@ -196,13 +196,17 @@ def test_a_saved_model_has_the_metrics_of_its_own_embeddings_and_of_no_others(co
     card = online.repositories["org/birds"].files["README.md"].decode()
     assert f"| {100 * expected['H-AP']:.2f} |" in card
     embedder(dim=8, seed=1, **IMAGES).save("other")
-    assert "was embedded with another model than the one to push" in refused(
+    assert "own and the model to push cannot be compared: model " in refused(
         "models", "push", "other", "org/b", "--report", "own"
     )
-    assert "own.json has the metrics of test_resnet" in refused("models", "push", "other", "org/b", "--report", "own.json")
+    assert "own.json and the model to push cannot be compared: model " in refused(
+        "models", "push", "other", "org/b", "--report", "own.json"
+    )
+    done("embed", model, manifest, "--root", collection / "data", "--out", "large", "--size", 48, "--device", "cpu", "--quiet")
+    assert "image size 48 against 32" in refused("models", "push", model, "org/b", "--report", "large")
     embedder("test_vit", dim=8, **IMAGES).save("vit")
     message = refused("models", "push", "vit", "org/b", "--report", "own.json")
-    assert re.search("own.json has the metrics of test_resnet .* give the report of this model", message)
+    assert "backbone test_resnet against test_vit" in message
     done("models", "push", model, "org/plain")
     assert "## Metrics" not in online.repositories["org/plain"].files["README.md"].decode()
 
@@ -213,9 +217,7 @@ def test_a_saved_model_has_the_metrics_of_its_own_embeddings_and_of_no_others(co
 def test_a_model_is_downloaded_and_named_as_it_is(collection, online):
     model, manifest = collection / "private place" / "run" / "model", collection / "birds.parquet"
     done("models", "push", model, "org/birds", "--quiet")
-    commit = online.repositories["org/birds"].branches["main"]
-    for file in ("embedder.json", "model.safetensors"):
-        hf_hub_download("org/birds", file, revision=commit, local_dir="pulled")
+    snapshot_download("org/birds", local_dir="pulled")  # as `hf download` does
     options = (manifest, "--root", collection / "data", "--workers", 0, "--device", "cpu")
     done("embed", "pulled", *options, "--out", "a")
     done("embed", "hf-hub:org/birds", *options, "--out", "b")

@@ -121,7 +121,7 @@ def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
     np.save("labels.npy", manifest.labels)
     manifest.save("labels.parquet")
     manifest.save("labels.csv")
-    expected = suprank.evaluation.evaluate(np.load("e.npy"), manifest.labels, device="cpu", level_names=manifest.levels)
+    expected = suprank.evaluation.evaluate(np.load("e.npy"), manifest.labels, device="cpu", levels=manifest.levels)
     for labels, separator in (
         ("sets.csv", ("--label-separator", "|")),
         ("labels.csv", ()),

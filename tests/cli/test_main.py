@@ -28,7 +28,7 @@ def test_help_names_every_verb():
             "data",
         },
         ("data",): {"import", "export", "check", "show"},
-        ("models",): {"create", "pca", "export", "push"},
+        ("models",): {"create", "export", "push"},
     }.items():
         shown = CliRunner().invoke(app, [*group, "--help"])
         assert shown.exit_code == 0

@@ -215,6 +215,10 @@ def test_other_archives_damaged_ones_and_absent_ones_say_so(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UnreadableArchiveError, match=f"{name} is not a readable {name[-3:]} file"):
             Archive(tmp_path / name)
+    for name, make in (("pipe.zip", os.mkfifo), ("folder.zip", os.mkdir)):
+        make(tmp_path / name)
+        with pytest.raises(UnreadableArchiveError, match=f"{name} is a folder, a device or a pipe"):
+            Archive(tmp_path / name)
     with tarfile.open(tmp_path / "x.tar", "w:gz"):
         pass
     with pytest.raises(UnreadableArchiveError, match="x.tar is compressed with gzip"):

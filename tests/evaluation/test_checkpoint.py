@@ -58,7 +58,7 @@ def collection():
 def run(folder, *, budget, metrics, **changed):
     options = {
         "self_index": range(QUERIES),
-        "level_names": worker.NAMES,
+        "levels": worker.NAMES,
         "memory_budget": budget,
         "metrics": metrics,
         **changed,

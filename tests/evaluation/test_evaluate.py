@@ -147,7 +147,7 @@ def test_weights_come_by_name_or_the_finest_first():
     lists = query_and_list(1, 2)  # AP of the finest level 1/2, of the coarse one 1
     assert evaluate(**lists, weights=[3, 1])["wAP"] == pytest.approx((3 * 0.5 + 1) / 4)
     assert evaluate(**lists, weights={"label1": 1})["wAP"] == pytest.approx(1)
-    named = evaluate(**lists, weights={"fine": 3, "coarse": 1}, level_names=["fine", "coarse"])
+    named = evaluate(**lists, weights={"fine": 3, "coarse": 1}, levels=["fine", "coarse"])
     assert named["wAP"] == pytest.approx((3 * 0.5 + 1) / 4)
 
 
@@ -647,19 +647,18 @@ def test_nothing_is_shown_where_there_is_no_terminal(capsys):
 
 
 def test_a_bar_is_closed_at_the_end_on_a_terminal(monkeypatch, capsys):
-    clock = iter(range(1000))
-    monkeypatch.setattr("suprank.evaluation.progress.time.monotonic", lambda: 2.0 * next(clock))
+    monkeypatch.setattr("suprank.system.progress.DELAY", 0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     random_collection(0, 40, 300).evaluated(progress=True, memory_budget=2**17)
     shown = capsys.readouterr().err
-    assert shown.startswith("\revaluating ")
+    assert "evaluating: 100%" in shown
     assert "40/40" in shown
     assert shown.endswith("\n")
     assert shown.count("\n") == 1
 
 
 def test_a_report_of_two_levels_has_these_keys_and_no_others():
-    report = evaluate(torch.eye(4), [[0, 0], [0, 0], [1, 0], [2, 1]], ks=(1, 10), level_names=["fine", "coarse"])
+    report = evaluate(torch.eye(4), [[0, 0], [0, 0], [1, 0], [2, 1]], ks=(1, 10), levels=["fine", "coarse"])
     levels = ["", "/fine", "/coarse", "/overall"]
     expected = [f"{name}@{k}{level}" for name in ("R", "TR", "P", "mAP") for k in (1, 10) for level in levels]
     expected += [f"{name}{level}" for name in ("AP", "mAP@R", "R-P", "MRR") for level in levels]
@@ -685,7 +684,7 @@ IN_FAMILY = [1, 1, (1 / 2 + 2 / 4 + 3 / 5) / 3, (1 + 1 + 3 / 5) / 3, 1, 1]
 
 def test_the_mean_over_queries_and_the_mean_of_levels_differ_where_queries_lack_positives():
     keys = ["AP/fine", "AP/coarse", "AP/overall", "AP/mean-of-levels"]
-    report = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], metrics=keys, per_query=True)
+    report = evaluate(SIX, SIX_LABELS, levels=["fine", "coarse"], metrics=keys, per_query=True)
     assert list(report) == keys
     assert report["AP/fine"] == pytest.approx(sum(IN_CLASS) / 2)
     assert report["AP/coarse"] == pytest.approx(sum(IN_FAMILY) / 6)
@@ -695,16 +694,16 @@ def test_the_mean_over_queries_and_the_mean_of_levels_differ_where_queries_lack_
     assert (round(report["AP/overall"], 3), round(report["AP/mean-of-levels"], 3)) == (0.817, 0.583)
     assert list(report.per_query) == keys[:3]  # the last is not a mean over queries
     labels = [[row // 2, 0] for row in range(60)]
-    many = evaluate(SIX.repeat(10, 1), labels, level_names=["fine", "coarse"], metrics=keys, intervals=True)
+    many = evaluate(SIX.repeat(10, 1), labels, levels=["fine", "coarse"], metrics=keys, intervals=True)
     assert list(many.intervals) == keys[:3]
     with pytest.raises(ValueError, match="AP/mean-of-levels has no values per query"):
         report.compare(report, ["AP/mean-of-levels"])
 
 
 def test_the_mean_of_levels_needs_no_other_metric_and_comes_in_reports_and_files(tmp_path):
-    options = {"level_names": ["fine", "coarse"], "metrics": ["R@1/mean-of-levels", "ASI/mean-of-levels"]}
+    options = {"levels": ["fine", "coarse"], "metrics": ["R@1/mean-of-levels", "ASI/mean-of-levels"]}
     report = evaluate(SIX, SIX_LABELS, **options)
-    levels = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], ks=(1,))
+    levels = evaluate(SIX, SIX_LABELS, levels=["fine", "coarse"], ks=(1,))
     for name in ("R@1", "ASI"):
         assert report[f"{name}/mean-of-levels"] == (levels[f"{name}/fine"] + levels[f"{name}/coarse"]) / 2
     assert "mean-of-levels" in report.table().splitlines()[3]
@@ -714,7 +713,7 @@ def test_the_mean_of_levels_needs_no_other_metric_and_comes_in_reports_and_files
 
 
 def test_a_level_without_any_positives_is_left_out_of_the_mean_of_levels():
-    options = {"level_names": ["fine", "coarse"], "metrics": ["AP/mean-of-levels", "AP/coarse"]}
+    options = {"levels": ["fine", "coarse"], "metrics": ["AP/mean-of-levels", "AP/coarse"]}
     report = evaluate(SIX, [[row, coarse] for row, (_, coarse) in enumerate(SIX_LABELS)], **options)
     assert report["AP/mean-of-levels"] == report["AP/coarse"] == pytest.approx(sum(IN_FAMILY) / 6)
     assert math.isnan(evaluate(SIX, [[row, row] for row in range(6)], **options)["AP/mean-of-levels"])
@@ -740,13 +739,13 @@ def test_levels_that_are_not_evaluated_decide_the_unit():
     # 40 species in 20 genera and 4 orders, two images each.
     embeddings = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
     levels = {"species": torch.arange(80) // 2, "genus": np.arange(80) // 4, "order": (np.arange(80) // 20).tolist()}
-    report = evaluate(embeddings, levels["species"], level_names=["species"], classes=levels, per_query=True)
+    report = evaluate(embeddings, levels["species"], levels=["species"], classes=levels, per_query=True)
     assert report.levels == ("species",)
     assert {level: own.tolist() for level, own in report.classes.items()} == {
         level: np.asarray(own).tolist() for level, own in levels.items()
     }
     assert report.units().level == "genus"
-    alone = evaluate(embeddings, levels["species"], level_names=["species"], per_query=True)
+    alone = evaluate(embeddings, levels["species"], levels=["species"], per_query=True)
     assert (alone.units().level, list(alone.classes)) == ("species", ["species"])
     with pytest.raises(ValueError, match=r"classes\['genus'\] have dtype int64 and shape \(3,\)"):
         evaluate(embeddings, levels["species"], classes={"genus": [1, 2, 3]}, per_query=True)
@@ -847,14 +846,14 @@ def test_products_beyond_float32_are_refused():
         ({"metrics": ["NMI"]}, ValueError, "'NMI' is refused"),
         ({"metrics": ["AP/genus"]}, ValueError, "AP/genus names .*label0, label1"),
         ({"metrics": ["H-AP/label0"]}, ValueError, "H-AP looks at all levels at once"),
-        ({"level_names": ["a"]}, ValueError, r"level_names=\['a'\] must be 2 different name\(s\)"),
-        ({"level_names": ["a", "a"]}, ValueError, r"level_names=\['a', 'a'\] must be 2 different"),
-        ({"level_names": ["a", "overall"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
-        ({"level_names": ["mean-of-levels", "b"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
-        ({"level_names": "ab"}, ValueError, "level_names='ab' must be 2"),
-        ({"level_names": ["a", ""]}, ValueError, "level name '' must be text"),
-        ({"level_names": ["a", "b\n"]}, ValueError, "level name 'b.n' must be text of one line"),
-        ({"level_names": [1, 2]}, ValueError, "level name 1 must be text"),
+        ({"levels": ["a"]}, ValueError, r"levels=\['a'\] must be 2 different name\(s\)"),
+        ({"levels": ["a", "a"]}, ValueError, r"levels=\['a', 'a'\] must be 2 different"),
+        ({"levels": ["a", "overall"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
+        ({"levels": ["mean-of-levels", "b"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
+        ({"levels": "ab"}, ValueError, "levels='ab' must be 2"),
+        ({"levels": ["a", ""]}, ValueError, "level name '' must be text"),
+        ({"levels": ["a", "b\n"]}, ValueError, "level name 'b.n' must be text of one line"),
+        ({"levels": [1, 2]}, ValueError, "level name 1 must be text"),
         ({"weights": [1]}, ValueError, r"there are 1 weights for 2 level\(s\) \(label0, label1\)"),
         ({"weights": [1, -1]}, ValueError, r"weights=\[1, -1\] must be finite, 0 or more"),
         ({"weights": [0, 0]}, ValueError, "at least one above 0"),
@@ -894,7 +893,7 @@ def test_a_fine_label_under_two_parents_is_named_also_across_the_two_sets():
     refused(
         r"species=1 stands under genus 0 and 5",
         gallery_labels=[[0, 0], [1, 5], [2, 1], [2, 1]],
-        level_names=["species", "genus"],
+        levels=["species", "genus"],
     )
 
 

@@ -14,7 +14,7 @@ from suprank.evaluation.metric_names import AT_K, LEVEL_MEANS, parse_metric
 def test_every_metric_of_a_report_is_explained_in_one_plain_sentence(levels):
     draw = np.random.default_rng(0)
     labels = np.repeat(np.arange(4), 3)[:, None] // [1, 2][: len(levels)]
-    report = evaluate(draw.normal(size=(12, 4)), labels, level_names=levels, ks=(1, 5))
+    report = evaluate(draw.normal(size=(12, 4)), labels, levels=levels, ks=(1, 5))
     assert len(report) > 10
     for key in report:
         metric, text = parse_metric(key), explain_metric(key)

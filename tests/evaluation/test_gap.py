@@ -131,7 +131,7 @@ def test_the_gap_equals_its_equation_in_loops(measure):
         found = [value(batch) for batch in batches]
         valid = [one for one in found if not math.isnan(one)]
         expected.append((sum(valid) / len(valid) if valid else math.nan) - value(range(len(TREE))))
-    gap = decomposability_gap(embeddings, torch.tensor(TREE), batches, measure, level_names=names)
+    gap = decomposability_gap(embeddings, torch.tensor(TREE), batches, measure, levels=names)
     np.testing.assert_allclose(gap.per_query, expected, atol=1e-6)
     assert gap.queries_left_out == sum(map(math.isnan, expected))
     assert gap.value == pytest.approx(gap.in_batches - gap.overall)

@@ -59,7 +59,7 @@ def test_dml_ranks_a_gallery_that_begins_with_the_queries_without_the_query():
 def test_dml_takes_the_finest_of_several_levels():
     embeddings, labels = collection()
     tree = np.stack([labels, labels // 3], axis=1)
-    both = evaluate(embeddings, tree, level_names=["species", "genus"], protocol="dml", **QUIET)
+    both = evaluate(embeddings, tree, levels=["species", "genus"], protocol="dml", **QUIET)
     assert both.means == evaluate(embeddings, labels, protocol="dml", **QUIET).means
     assert both.levels == ("species",)
 
@@ -134,7 +134,7 @@ def test_mieb_of_a_few_k_is_that_of_all(levels):
 def test_levels_that_a_protocol_does_not_evaluate_decide_the_unit(protocol):
     embeddings, _ = collection(items=80)
     labels = np.stack([np.arange(80) // 2, np.arange(80) // 4], axis=1)
-    report = evaluate(embeddings, labels, level_names=["species", "genus"], per_query=True, protocol=protocol, **QUIET)
+    report = evaluate(embeddings, labels, levels=["species", "genus"], per_query=True, protocol=protocol, **QUIET)
     assert "genus" not in report.levels
     assert str(report.units()) == "genus: 20 classes, effectively 20"
     assert {level: len(set(own.tolist())) for level, own in report.classes.items()} == {"species": 40, "genus": 20}

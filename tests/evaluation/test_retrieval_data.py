@@ -16,7 +16,7 @@ LABELS = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1]])
 
 
 def arrays(**kwargs):
-    return RetrievalData.from_arrays(ROWS, LABELS, level_names=["species", "family"], **{"name": "birds", **kwargs})
+    return RetrievalData.from_arrays(ROWS, LABELS, levels=["species", "family"], **{"name": "birds", **kwargs})
 
 
 def test_it_prints_one_useful_line():
@@ -67,7 +67,7 @@ def test_some_queries_rank_what_they_ranked_before():
 def test_queries_are_matched_by_id_or_else_by_place():
     order = [3, 1, 5, 0, 2, 4]
     ids = np.array([*"abcdef"])
-    other = RetrievalData.from_arrays(ROWS[order], LABELS[order] + 7, level_names=["species", "family"], ids=ids[order])
+    other = RetrievalData.from_arrays(ROWS[order], LABELS[order] + 7, levels=["species", "family"], ids=ids[order])
     assert arrays(ids=ids).match(other).tolist() == np.argsort(order).tolist()
     assert arrays().match(arrays()).tolist() == [*range(6)]
 
@@ -77,12 +77,12 @@ def test_queries_are_matched_by_id_or_else_by_place():
     [
         ({"ids": [*"abcdex"]}, r"birds and others have different queries \(6 in birds; 'f' is in birds only\), so they cannot"),
         ({"gallery": ROWS[:5], "gallery_labels": LABELS[:5, 0]}, "birds ranks 6 items and others 5"),
-        ({"level_names": ["kind"]}, "species and family and others at kind, so there is nothing to compare"),
+        ({"levels": ["kind"]}, "species and family and others at kind, so there is nothing to compare"),
         ({"labels": [5, 5, 1, 1, 1, 2]}, "sort the test images into different classes at species"),
     ],
 )
 def test_other_queries_items_levels_and_classes_are_not_matched(other, complaint):
-    given = {"labels": LABELS[:, 0], "level_names": ["species"], "ids": [*"abcdef"], "name": "others", **other}
+    given = {"labels": LABELS[:, 0], "levels": ["species"], "ids": [*"abcdef"], "name": "others", **other}
     with pytest.raises(ValueError, match=complaint):
         arrays(ids=[*"abcdef"]).match(RetrievalData.from_arrays(ROWS, **given))
 

@@ -651,7 +651,7 @@ def test_rankings_of_embeddings_saved_as_a_run_have_the_values_of_evaluate(tmp_p
     graded = ["NDCG", "NDCG-linear", *(f"{name}@{k}" for name in ("NDCG", "NDCG-linear") for k in KS)]
     levels = ["fine", "coarse"]
     theirs = evaluate(
-        embeddings, labels, level_names=levels, metrics=[*graded, *(f"{name}/{level}" for name in flat for level in levels)]
+        embeddings, labels, levels=levels, metrics=[*graded, *(f"{name}/{level}" for name in flat for level in levels)]
     )
     names = [f"{number}.jpg" for number in range(len(labels))]
     top_k(embeddings, k=len(labels), ids=names).run().save(tmp_path / f"run.{extension}")

@@ -91,4 +91,4 @@ def test_labels_in_memory_mapped_files_are_not_copied(tmp_path):
     kept = encode_labels(table, renumber=False).queries
     assert kept.dtype == np.int32
     assert isinstance(kept, np.memmap)
-    assert evaluate(embeddings, kept, level_names=["label0", "label1"], progress=False) == expected
+    assert evaluate(embeddings, kept, levels=["label0", "label1"], progress=False) == expected

@@ -45,7 +45,7 @@ def test_four_images_by_hand():
 def test_batches_make_the_report_of_all_items():
     embeddings, _ = drawn()
     labels = torch.stack([torch.arange(40) % 8, torch.arange(40) % 4], -1)
-    options = {"ks": (1, 5), "level_names": ["fine", "coarse"], "decay": 2.0, "weights": [1, 3], "normalize": False}
+    options = {"ks": (1, 5), "levels": ["fine", "coarse"], "decay": 2.0, "weights": [1, 3], "normalize": False}
     metric = updated(RetrievalMetrics(**options), embeddings, labels)
     expected = evaluate(embeddings, labels, per_query=True, **options)
     assert metric.report() == expected
@@ -199,7 +199,7 @@ def test_a_collection_shares_what_its_metrics_hold():
 )
 def test_copies_go_their_own_way(copied):
     embeddings, labels = drawn()
-    metric = RetrievalMetrics(metrics=KEYS, level_names=["class"])
+    metric = RetrievalMetrics(metrics=KEYS, levels=["class"])
     metric.update(embeddings[:20], labels[:20])
     before = metric.report()
     other = copied(metric)

@@ -47,13 +47,13 @@ def reports(rank: int, world: int, folder: Path | None = None) -> dict[str, Repo
     """What every process must find alike, on any number of them; with checkpoints, if there is a folder for them."""
     embeddings, labels = data()
     flat = labels[:, 0]
-    everything = {"level_names": NAMES, "per_query": True}
+    everything = {"levels": NAMES, "per_query": True}
     top = {"metrics": ["R@1", "P@5/genus", "mAP@10"], "per_query": True}
     return {
         "everything": evaluate(embeddings, labels, memory_budget=SMALL, **everything),
         "a gallery in chunks": evaluate(embeddings, labels, memory_budget=TINY, **everything),
-        "top k": evaluate(embeddings, labels, memory_budget=SMALL, level_names=NAMES, **top),
-        "top k of a gallery in chunks": evaluate(embeddings, labels, memory_budget=TINY, level_names=NAMES, **top),
+        "top k": evaluate(embeddings, labels, memory_budget=SMALL, levels=NAMES, **top),
+        "top k of a gallery in chunks": evaluate(embeddings, labels, memory_budget=TINY, levels=NAMES, **top),
         "another budget on each process": evaluate(embeddings, labels, memory_budget=SMALL + 50_000 * rank, **everything),
         "six levels": evaluate(embeddings[:65], deep(65), ks=[1], memory_budget=SMALL // 4, per_query=True),
         "one block": evaluate(embeddings[:40], flat[:40], per_query=True),
@@ -77,7 +77,7 @@ def reports(rank: int, world: int, folder: Path | None = None) -> dict[str, Repo
 def from_shards(folder: Path | None) -> dict[str, Report]:
     """A gallery streamed from files; then with half of it saved; then with all of it. Without a folder, the same in memory."""
     embeddings, labels = data()
-    options = {"level_names": NAMES, "per_query": True, "memory_budget": TINY, "self_index": range(6)}
+    options = {"levels": NAMES, "per_query": True, "memory_budget": TINY, "self_index": range(6)}
     gallery, checkpoint = embeddings, None
     if folder is not None:
         rank = torch.distributed.get_rank()
@@ -121,7 +121,7 @@ def idle(rank: int, world: int) -> list[int]:
 
 def metric_report(share: list[int]) -> Report:
     embeddings, labels = data()
-    metric = RetrievalMetrics(level_names=NAMES, memory_budget=SMALL)
+    metric = RetrievalMetrics(levels=NAMES, memory_budget=SMALL)
     for batch in torch.tensor(share, dtype=torch.long).split(16) if share else ():
         metric.update(embeddings[batch], labels[batch], batch)
     computed, report = metric.compute(), metric.report()
@@ -133,7 +133,7 @@ def metric_report(share: list[int]) -> Report:
 def query_and_gallery(rank: int, world: int) -> Report:
     """Two dataloaders, in half precision; queries 50 to 98 are in the gallery too."""
     embeddings, labels = data()
-    metric = RetrievalMetrics(level_names=NAMES, metrics=["R@1", "AP", "H-AP"], memory_budget=SMALL)
+    metric = RetrievalMetrics(levels=NAMES, metrics=["R@1", "AP", "H-AP"], memory_budget=SMALL)
     for role, whole in (("query", range(99)), ("gallery", range(50, COUNT))):
         share = torch.tensor(list(whole))[rank::world]
         metric.update(embeddings[share].bfloat16(), labels[share], share, role=role)

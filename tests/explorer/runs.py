@@ -128,7 +128,7 @@ def run(out, manifest, loss="happier", recipe=RECIPE, **how) -> Path:
             rates = {"learning rate/backbone": 1e-4 * (11 - step), "images per second": 100.0}
             norms = {"gradient norm": 1.0, "gradient norm of proxies": 0.5}
             lines.append({"step": step, "epoch": step / 5, **values, **rates, **norms})
-        report = evaluate(vectors(tested, noise=2.0 - 0.6 * epoch), tested.labels, level_names=tested.levels, ks=[1])
+        report = evaluate(vectors(tested, noise=2.0 - 0.6 * epoch), tested.labels, levels=tested.levels, ks=[1])
         report.save(out / "reports" / f"test-epoch-{epoch:04}.json")
         lines.append({"step": 5 * epoch, "epoch": epoch, **{f"test/{key}": value for key, value in report.items()}})
     (out / "metrics.jsonl").write_text("".join(json.dumps({**line, "time": 0.0}) + "\n" for line in lines))

@@ -20,7 +20,7 @@ def pictures(tmp_path):
 
 def test_evaluation_is_that_of_the_embeddings_for_all_queries_and_for_some(tmp_path, pictures):
     data = open_data(runs.embeddings(tmp_path / "e", pictures))
-    plain = evaluate(runs.vectors(pictures), pictures.labels, level_names=["class", "group"], progress=False)
+    plain = evaluate(runs.vectors(pictures), pictures.labels, levels=["class", "group"], progress=False)
     assert evaluate(data).means == plain.means
     some, every = np.array([20, 3]), evaluate(data, metrics=["AP"], per_query=True)
     assert evaluate(data.take(some), metrics=["AP"])["AP"] == pytest.approx(every.per_query["AP"][some].mean())

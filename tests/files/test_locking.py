@@ -1,4 +1,4 @@
-"""A locked folder is refused to another process until the first one ends, however it ends; folders are built once or not at all."""
+"""A locked folder is refused to other processes until the first one ends, however it ends; folders are built once, or not."""
 
 import multiprocessing
 import os

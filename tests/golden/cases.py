@@ -257,9 +257,7 @@ def _label_sets() -> np.ndarray:
 
 def _evaluated(*arrays: Any, levels: tuple[str, ...] = _NAMES, per_query: bool = False, **options: Any) -> Any:
     arrays = tuple(array.astype(np.float32) if array.dtype == float else array for array in arrays)
-    report = evaluation.evaluate(
-        *arrays, metrics=_metrics(levels), level_names=levels, per_query=per_query, **_QUIET, **options
-    )
+    report = evaluation.evaluate(*arrays, metrics=_metrics(levels), levels=levels, per_query=per_query, **_QUIET, **options)
     return numbers(report)
 
 
@@ -314,9 +312,7 @@ def _landmarks() -> Any:
 def _gap() -> Any:
     embeddings = signs(18, 60, 16).astype(np.float32)
     found = {
-        metric: evaluation.decomposability_gap(
-            embeddings, _KINGDOM, np.arange(60) % 6, metric, level_names=_NAMES, **_QUIET
-        ).value
+        metric: evaluation.decomposability_gap(embeddings, _KINGDOM, np.arange(60) % 6, metric, levels=_NAMES, **_QUIET).value
         for metric in ("AP", "H-AP", "R@1", "AP/genus")
     }
     bounds = evaluation.gap_bounds(embeddings, _SPECIES, np.arange(60) % 6, **_QUIET)
@@ -329,7 +325,7 @@ def _comparison() -> Any:
         evaluation.evaluate(
             np.where(uniform(seed, 60, 16) > 0.3, signs(61, 15, 16)[_SPECIES], signs(seed + 1, 60, 16)).astype(np.float32),
             _KINGDOM,
-            level_names=_NAMES,
+            levels=_NAMES,
             per_query=True,
             **_QUIET,
         )
@@ -624,7 +620,7 @@ def _real_labels(name: str, every: int) -> Any:
     fine = some.labels[:, 0]
     own, noise = signs(51, int(fine.max()) + 1, 64)[fine], signs(52, len(some), 64)
     embeddings = np.where(uniform(53, len(some), 64) > 0.2, own, noise).astype(np.float32)
-    return numbers(evaluation.evaluate(embeddings, some.labels, level_names=some.levels, **_QUIET))
+    return numbers(evaluation.evaluate(embeddings, some.labels, levels=some.levels, **_QUIET))
 
 
 def _real_drawings(every: int) -> Any:
@@ -636,7 +632,7 @@ def _real_drawings(every: int) -> Any:
     levels = ("character", "alphabet")
     labels = np.stack([np.unique([row[f"label_{level}"] for row in some], return_inverse=True)[1] for level in levels], 1)
     embeddings = (pixels > 127).reshape(len(some), -1).astype(np.float32)
-    return numbers(evaluation.evaluate(embeddings, labels, level_names=levels, normalize=False, **_QUIET))
+    return numbers(evaluation.evaluate(embeddings, labels, levels=levels, normalize=False, **_QUIET))
 
 
 def _real_landmarks() -> Any:

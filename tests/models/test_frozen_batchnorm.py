@@ -60,6 +60,7 @@ def test_a_worked_example():
     assert bias.grad.item() == 3
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize(
     ("dtype", "parameters"),
@@ -67,11 +68,14 @@ def test_a_worked_example():
         (torch.float32, torch.float32),
         (torch.float64, torch.float64),
         (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
         (torch.bfloat16, torch.bfloat16),
     ],
 )
-def test_values_equal_torchs_to_the_bit_and_gradients_agree(dtype, parameters, memory_format):
-    x, mean, var, weight, bias, grad = arguments(dtype, parameters, memory_format)
+def test_values_equal_torchs_to_the_bit_and_gradients_agree(dtype, parameters, memory_format, device):
+    if (device, memory_format) == ("cuda", torch.contiguous_format) or (device, dtype) == ("cpu", torch.float16):
+        pytest.skip("a combination that training does not have")
+    x, mean, var, weight, bias, grad = arguments(dtype, parameters, memory_format, device)
     found = frozen_batch_norm(x, mean, var, weight, bias, 1e-3)
     expected = batch_norm(x, mean, var, weight, bias, eps=1e-3)
     assert found.dtype == dtype
@@ -245,27 +249,6 @@ def test_an_embedder_has_the_same_gradients(backbone, layers, monkeypatch):
         )
 
 
-def test_an_embedder_keeps_its_state_dict_and_can_be_copied(on_cpu, monkeypatch):
-    plain, embedder = tiny.embedder(dim=8), tiny.embedder(dim=8, freeze_batchnorm=True).train()
-    assert list(embedder.state_dict()) == list(plain.state_dict())
-    embedder.load_state_dict(plain.state_dict())
-    twin = copy.deepcopy(embedder)
-    calls = count_calls(monkeypatch)
-    found = gradients_of(twin, tiny.images().to(memory_format=torch.channels_last))
-    assert calls
-    assert all(gradient is not None for gradient in found.values())
-    assert all(parameter.grad is None for parameter in embedder.parameters())
-    assert torch.equal(twin.eval()(tiny.images()), plain(tiny.images()))
-
-
-def test_an_embedder_without_frozen_batchnorm_has_the_layers_of_timm():
-    for backbone in ("test_resnet", "test_efficientnet"):
-        embedder = tiny.embedder(backbone).train()
-        norms = [type(module) for module in embedder.modules() if isinstance(module, nn.BatchNorm2d)]
-        assert norms
-        assert set(norms) <= {nn.BatchNorm2d, BatchNormAct2d}
-
-
 def test_an_exported_program_has_torchs_operator(on_cpu):
     embedder = tiny.embedder("test_efficientnet", freeze_batchnorm=True)
     program = torch.export.export(embedder, (tiny.images(),))
@@ -283,31 +266,6 @@ def test_a_compiled_layer_leaves_the_backward_to_the_compiler(on_cpu, monkeypatc
     assert len(calls) == 1
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("dtype", "parameters"),
-    [
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.bfloat16),
-    ],
-)
-def test_gradients_agree_with_torchs_on_a_gpu(dtype, parameters):
-    x, mean, var, weight, bias, grad = arguments(dtype, parameters, device="cuda")
-    found, expected = frozen_batch_norm(x, mean, var, weight, bias, 1e-3), batch_norm(x, mean, var, weight, bias, eps=1e-3)
-    assert torch.equal(found, expected)
-    found, expected = (torch.autograd.grad(y, (x, weight, bias), grad) for y in (found, expected))
-    assert found[0].stride() == x.stride()
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b)
-    without, reference = frozen_batch_norm(x, mean, var, None, None, 1e-3), batch_norm(x, mean, var, eps=1e-3)
-    found, expected = (torch.autograd.grad(y, x, grad)[0] for y in (without, reference))
-    assert found.stride() == x.stride()
-    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.gpu

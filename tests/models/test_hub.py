@@ -10,7 +10,6 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-import yaml
 from huggingface_hub import EvalResult, ModelCard, constants
 
 from suprank.files.atomic import DiskFullError
@@ -18,6 +17,7 @@ from suprank.models import Embedder, HubError, UntrustedCodeError, WeightsError,
 from suprank.models.model_card import code, markdown
 from tests import fake_hub
 from tests.models import tiny
+from tests.training.runs import recipe
 
 pytestmark = pytest.mark.filterwarnings(fake_hub.OF_THE_CLIENT)
 
@@ -101,15 +101,6 @@ def test_a_folder_is_loaded_too(online, tmp_path):
         Embedder.from_pretrained(tmp_path / "model", revision="v1")
     with pytest.raises(FileNotFoundError, match=r"there is no folder runs/a/model, and .* must be org/name"):
         Embedder.from_pretrained("runs/a/model")
-
-
-def test_what_was_loaded_once_needs_no_network_by_its_commit_or_with_local_files_only(online, monkeypatch):
-    embedder = pushed(online)
-    Embedder.from_pretrained("org/model")
-    commit = online.repositories["org/model"].branches["main"]
-    without_network(monkeypatch)
-    assert Embedder.from_pretrained("org/model", local_files_only=True).fingerprint() == embedder.fingerprint()
-    assert Embedder.from_pretrained("org/model", revision=commit).fingerprint() == embedder.fingerprint()
 
 
 # Who may
@@ -231,12 +222,14 @@ def test_without_the_hub_the_cache_is_used_and_hf_hub_offline_stays_as_it_is(onl
     assert not constants.HF_HUB_OFFLINE
 
 
-def test_a_user_who_is_offline_is_asked_nothing(online, monkeypatch):
+def test_what_was_loaded_once_needs_no_network_by_its_commit_with_local_files_only_or_offline(online, monkeypatch):
     embedder = pushed(online)
     Embedder.from_pretrained("org/model")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    commit = online.repositories["org/model"].branches["main"]
     without_network(monkeypatch)
-    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+    for options in ({"revision": commit}, {"local_files_only": True}, {}):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", not options)
+        assert Embedder.from_pretrained("org/model", **options).fingerprint() == embedder.fingerprint()
     with pytest.raises(HubError, match=r"org/another cannot be downloaded: HF_HUB_OFFLINE is set, and the cache"):
         Embedder.from_pretrained("org/another")
 
@@ -306,7 +299,11 @@ def test_text_from_files_stays_text_in_the_card():
         "metrics": {"about": NASTY, "header": ["%", NASTY], "rows": [[NASTY, "1"]], "has_recall": False},
         "gallery": {"file": "gallery.png", "alt": NASTY, "queries": 1},
         "data": {"header": ["split", NASTY], "rows": [[NASTY, "2"]]},
-        "training": {"facts": [(NASTY, code(NASTY))], "recipe": 'name = "x"'},
+        "training": {
+            "config": recipe("m.parquet", model={"backbone": "test_resnet", "pretrained": False, "weights": NASTY}),
+            "recipe": 'name = "x"',
+            "environment": {NASTY: NASTY},
+        },
     }
     result = EvalResult("image-retrieval", NASTY, NASTY, NASTY, 1.0)
     metadata = {"license": NASTY, "datasets": [NASTY], "base_model": None}
@@ -318,7 +315,8 @@ def test_text_from_files_stays_text_in_the_card():
     assert f"![{escaped}](gallery.png)" in lines
     assert f"| {escaped} | 1 |" in lines
     assert f"| {escaped} | 2 |" in lines
-    assert f"| {escaped} | {code(NASTY)} |" in lines
+    assert f"| started from | `test_resnet` with {code(NASTY)} |" in lines
+    assert f"| {escaped} | {escaped} |" in lines
     assert [line for line in lines if line.startswith("#")] == [
         *(r"# a\_b", "## How to use it", "## Metrics", "## What it retrieves", "## Data", "## Training", "## Model")
     ]
@@ -377,6 +375,7 @@ def test_it_is_pinned_to_its_commit_and_its_folder_needs_no_hub(online, tmp_path
     embedder = Embedder.create("hf-hub:timm/some@main", pretrained=True, dim=4).eval()
     assert embedder.config.backbone == f"hf-hub:timm/some@{commit}"
     assert embedder.config.hub_backbone.architecture == "test_resnet"
+    assert embedder.generate_model_card("org/mine").data.base_model == "timm/some"
     embedder.save(tmp_path / "model")
     on_the_hub(online, "test_vit")  # the repository is another one by now
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))
@@ -385,18 +384,6 @@ def test_it_is_pinned_to_its_commit_and_its_folder_needs_no_hub(online, tmp_path
     assert torch.equal(loaded(tiny.images()), embedder(tiny.images()))
     assert (loaded.config, loaded.fingerprint()) == (embedder.config, embedder.fingerprint())
     assert len(json.loads((tmp_path / "model" / "embedder.json").read_text())["config"]["hub_backbone"]["pretrained_cfg"]) > 5
-
-
-def test_it_can_be_pushed_on_and_names_its_base_model(online):
-    on_the_hub(online)
-    embedder = Embedder.create("hf-hub:timm/some", pretrained=True).eval()
-    embedder.push_to_hub("org/mine")
-    metadata = yaml.safe_load(
-        re.match(r"---\n(.*?)\n---", online.repositories["org/mine"].files["README.md"].decode(), re.S)[1]
-    )
-    assert metadata["base_model"] == "timm/some"
-    del online.repositories["timm/some"]
-    assert Embedder.from_pretrained("org/mine").fingerprint() == embedder.fingerprint()
 
 
 def test_weights_that_are_missing_are_not_left_random(online):

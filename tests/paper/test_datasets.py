@@ -244,5 +244,5 @@ def test_the_start_model_is_the_one_of_the_preset():
     for option in (datasets.START.backbone, f"--pooling {datasets.START.pooling}", "--freeze-batchnorm", "--squash"):
         assert option in command
     assert f"--dim {datasets.START.dim}" in command
-    assert f"--size {datasets.START_IMAGE_SIZE} --resize {datasets.START_IMAGE_SIZE}" in command
+    assert f"--image-size {datasets.START_IMAGE_SIZE} --resize {datasets.START_IMAGE_SIZE}" in command
     assert f"--normalization {datasets.START.normalization}" in command

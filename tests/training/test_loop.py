@@ -71,7 +71,7 @@ def test_the_saved_model_has_the_metrics_of_the_last_report(plain, manifest):
     pixels = [prepared(Image.open(tests.root / path).convert("RGB")) for path in tests.table["path"].to_pylist()]
     with torch.inference_mode():
         found = embedder(torch.stack(pixels))
-    values = evaluate(found, tests.labels, metrics=("R@1", "AP", "H-AP"), level_names=tests.levels).means
+    values = evaluate(found, tests.labels, metrics=("R@1", "AP", "H-AP"), levels=tests.levels).means
     assert values == pytest.approx(result.reports["test"].means, abs=1e-6)
 
 

@@ -64,7 +64,7 @@ def adapt(
     config: AdaptConfig | None = None,
     *,
     test: RetrievalData | None = None,
-    level_names: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     folder: str | PathLike[str] | None = None,
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
@@ -99,7 +99,7 @@ def adapt(
     settings = config or AdaptConfig()
     training = embeddings
     if not isinstance(training, RetrievalData):
-        training = RetrievalData.from_arrays(training, labels, level_names=level_names)
+        training = RetrievalData.from_arrays(training, labels, levels=levels)
     training.require_labels()
     table = training.queries.labels
     if table.ndim == 3:
@@ -110,7 +110,7 @@ def adapt(
     split = split_classes(table, settings, with_test=test is None)
     settings = _with_defaults(settings, values.shape[1], table[split.training])
     if test is None:
-        test = RetrievalData.from_arrays(values[split.test], table[split.test], level_names=training.levels)
+        test = RetrievalData.from_arrays(values[split.test], table[split.test], levels=training.levels)
     _check_test(test, training)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     # Where the test set is from is no matter of the metrics: its provenance would be compared at every step.
@@ -149,7 +149,7 @@ class _Collection(NamedTuple):
     def validate(self, head: Head | None, metric: str) -> float:
         """A metric of the validation classes."""
         rows = self.split.validation
-        data = RetrievalData.from_arrays(self.embeddings[rows], self.labels[rows], level_names=self.levels)
+        data = RetrievalData.from_arrays(self.embeddings[rows], self.labels[rows], levels=self.levels)
         data = data if head is None else data.with_head(head)
         return evaluate(data, metrics=[metric], progress=False, device=self.device, distributed=False)[metric]
 

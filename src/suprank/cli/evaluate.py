@@ -272,7 +272,10 @@ def evaluate(
         if wrong := given.intersection(ONLY_LISTS):
             raise ValueError(f"{_options(wrong)}: for ranked lists, such as run.trec; leave it out.")
         known = read_truth(truth)
-        chosen = find_protocol(protocol, known)
+        chosen = find_protocol(None if protocol is None else protocol.value, known)
+        if chosen is not None:
+            own = f"--protocol {chosen.name}, which has its own metrics and is evaluated from start to end"
+            _refuse(given & {"metric", "decay", "weight", "checkpoint"}, own)
         # What is compared with is checked and read first: an error should not wait for minutes of work.
         itself = head is not None and against is not None and against.resolve() == place.resolve()
         paired = against_frozen or itself or (against is not None and _is_embeddings(place, against, gallery))
@@ -503,7 +506,7 @@ def _print_counts(report: Report, name: str = "") -> None:
     """Say which queries are not like the others, and what became of them; `name` is the run that is compared with, if it is."""
     settings = report.settings
     becomes = {"zero": "which count as 0", "skip": "left out"}
-    counts = [("unanswered", "queries without a prediction, which count as 0")]
+    counts = [] if name else [("unanswered", "queries without a prediction, which count as 0")]
     if "missing" in settings:
         counts += [("queries_missing", f"queries that the run does not have, {becomes[settings['missing']]}")]
         if settings["no_positives"] == "zero" and not name:

@@ -66,7 +66,7 @@ def evaluate_gap(
             found = evaluation.decomposability_gap(
                 queries.embeddings,
                 metric=key,
-                level_names=data.levels,
+                levels=data.levels,
                 decay=data.defaults.decay if decay is None else decay,
                 weights=data.defaults.weights if weights is None else weights,
                 progress=progress,

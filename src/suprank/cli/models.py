@@ -20,7 +20,6 @@ from suprank.cli.embed import (
     Workers,
 )
 from suprank.cli.train import TrustCode, is_first_process
-from suprank.workflows.embeddings import default_batch_size, is_saved_embedder, load_embedder, loader_settings
 
 app = typer.Typer(no_args_is_help=True, help="Create, export and share embedders.")
 
@@ -105,6 +104,7 @@ def create(
     with terminal.plain_errors("a smaller backbone, or a smaller --batch-size"), terminal.plain_messages():
         from suprank.data import Manifest
         from suprank.data.transforms import IMAGENET_MEAN, IMAGENET_STD
+        from suprank.workflows.embeddings import default_batch_size, is_saved_embedder, load_embedder, loader_settings
         from suprank.workflows.heads import embedder_with_head, image_settings, load_head
         from suprank.workflows.projections import save_pca
 

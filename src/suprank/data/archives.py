@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from suprank.data.columnar import BYTE_RANGE, ColumnMembers, read_from_row_group
@@ -70,9 +71,12 @@ class Archive:
         self.path = path
         self._name, self._has_local_headers = str(path), path.suffix.lower() == ".zip"
         try:
-            self._version = archive_version(path.stat())
+            status = path.stat()
         except FileNotFoundError:
             raise FileNotFoundError(f"the archive {path} does not exist.") from None
+        if not S_ISREG(status.st_mode):
+            raise UnreadableArchiveError(f"{path} is a folder, a device or a pipe, not an archive.")
+        self._version = archive_version(status)
         self._members: Members | ColumnMembers | None = self._list()
 
     @property
@@ -101,7 +105,7 @@ class Archive:
         return vars(self) | ({"_members": None} if has_list(self.path, self._version) else {})
 
     def read(self, member: str) -> bytes:
-        """The content of a member; in a zip, its checksum is verified."""
+        """The content of a member. In a zip its checksum is verified; in a tar its headers must be those that were listed."""
         entry = self.members.entry(member)
         if entry is None:
             raise FileNotFoundError(f"{self.path} has no member {member!r}.")

@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from suprank.data.class_statistics import ClassStatistics, class_statistics
 from suprank.data.duplicates import DuplicateGroup, Duplicates, digest_codes, find_duplicates
-from suprank.data.file_scan import FileScan, Progress, scan_files
+from suprank.data.file_scan import FileScan, scan_files
 from suprank.data.image_files import SEPARATOR, ImageFiles, archive_names, container_names, find_files
 from suprank.data.images import MAX_ASPECT
 from suprank.data.manifest import Manifest
 from suprank.data.members import UnreadableArchiveError
+from suprank.system.progress import Progress, progress_function
 
 _SHOWN = 5  # paths that a sentence lists before it only counts
 
@@ -96,7 +97,7 @@ class ManifestReport:
 def check_manifest(
     manifest: Manifest,
     *,
-    progress: Progress = lambda done, total: None,
+    progress: bool | Progress = True,
     workers: int | None = None,
     decode: bool = True,
     hashes: bool = True,
@@ -115,7 +116,9 @@ def check_manifest(
     exist, indices = find_files(paths.take(pa.array(listed)), files)
     missing, readable, indices = listed[~exist], listed[exist], indices[exist]
     opened = paths.take(pa.array(readable if decode or hashes else [], pa.int64()))
-    scan = scan_files(files, opened, indices, decode=decode, hashes=hashes, workers=workers, progress=progress)
+    scan = scan_files(
+        files, opened, indices, decode=decode, hashes=hashes, workers=workers, progress=progress_function(progress, "checking")
+    )
     broken |= {int(readable[index]): reason for index, reason in scan.broken.items()}
     content = np.arange(len(paths))  # each file its own, unless hashes are equal
     hashed = np.flatnonzero(scan.digests[:, 0] | scan.digests[:, 1])

@@ -155,7 +155,7 @@ def check_level_names(names: Sequence[str] | None, depth: int) -> tuple[str, ...
         return tuple(f"label{column}" for column in range(depth))
     if isinstance(names, str) or len(names) != depth or len(set(names)) < depth or set(LEVEL_MEANS) & set(names):
         raise ValueError(
-            f"level_names={names!r} must be {depth} different name(s), one for each column of labels, finest first, none of "
+            f"levels={names!r} must be {depth} different name(s), one for each column of labels, finest first, none of "
             f"them {' or '.join(map(repr, LEVEL_MEANS))}, which stand for means over the levels."
         )
     for name in names:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import EmbeddingSource
-    from suprank.evaluation.progress import Progress
     from suprank.evaluation.report import Report
     from suprank.evaluation.truth import TruthSource
+    from suprank.system.progress import Progress
 
 PROVENANCE = "embeddings"
 """Key of a report's settings under which it says which model made the embeddings, and how it read the images."""
@@ -41,11 +41,11 @@ def evaluate(
     *,
     truth: TruthSource | None = None,
     protocol: str | None = None,
+    levels: Sequence[str] | None = None,
     metrics: Sequence[str] | None = None,
     ks: Sequence[int] | None = None,
     decay: float | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
-    level_names: Sequence[str] | None = None,
     ids: Sequence[Any] | NDArray[Any] | None = None,
     gallery_ids: Sequence[Any] | NDArray[Any] | None = None,
     self_index: Tensor | ArrayLike | None = None,
@@ -67,7 +67,7 @@ def evaluate(
     Labels are `[N]` or `[N, L]`, column 0 the finest, and must form a tree; −1 is no label: such an item is a positive of no
     query and a negative of all. Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1, or truth values
     of M classes: an item is a positive where its set meets the query's. Without a gallery, the queries are ranked against each
-    other.
+    other. `levels` names the columns of labels in an array, finest first, and chooses levels of `RetrievalData`.
 
     The query itself is left out of its list: the item `self_index` (−1 for none), or the items with the query's id; without a
     gallery and ids, the item of the same number. So are the items in `ignored[query]`. An exact copy of the query under
@@ -119,20 +119,21 @@ def evaluate(
         >>> report["R@2"], report["mAP@R"], report.settings["protocol"]
         (0.75, 0.0, 'dml')
     """
-    arrays = {"labels": labels, "gallery": gallery, "gallery_labels": gallery_labels, "level_names": level_names}
+    arrays = {"labels": labels, "gallery": gallery, "gallery_labels": gallery_labels}
     arrays |= {"ids": ids, "gallery_ids": gallery_ids, "classes": classes}
     if not isinstance(data, RetrievalData):
-        data = RetrievalData.from_arrays(data, **arrays)
+        data = RetrievalData.from_arrays(data, **arrays, levels=levels)
     elif given := [name for name, one in arrays.items() if one is not None]:
         raise ValueError(f"{given[0]} is for embeddings in arrays, and {data!r} has its own; leave it out.")
+    elif levels:
+        data = data.at_levels(levels)
     judged = read_truth(truth)
     chosen = find_protocol(protocol, judged)
     ranking: dict[str, Any] = {"metrics": metrics, "decay": decay, "weights": weights, "ignored": ignored}
     ranking |= {"self_index": self_index, "checkpoint": checkpoint}
     search: dict[str, Any] = {"normalize": normalize, "device": device, "memory_budget": memory_budget, "progress": progress}
     if chosen is None:
-        if not data.levels:
-            raise ValueError(f"{data.name}: there are no labels, so nothing is relevant to a query; give labels, or truth.")
+        data.require_labels()
         report = ranking_report(data, ks=ks, distributed=distributed, **ranking, **search)
     else:
         if given := [name for name, one in ranking.items() if one is not None]:

@@ -29,7 +29,7 @@ class MetricSettings:
     which an item is a positive of a metric without a level: by default the finest.
     """
 
-    level_names: tuple[str, ...]
+    levels: tuple[str, ...]
     decay: float
     weights: tuple[float, ...]
     grades: tuple[int, ...] = ()
@@ -37,11 +37,11 @@ class MetricSettings:
 
     @property
     def depth(self) -> int:
-        return len(self.grades or self.level_names)
+        return len(self.grades or self.levels)
 
     def level_number(self, name: str | None) -> int:
         """The level's depth in the tree: 1 for the coarsest, L for the finest, which None stands for."""
-        return self.flat_level or self.depth if name is None else self.depth - self.level_names.index(name)
+        return self.flat_level or self.depth if name is None else self.depth - self.levels.index(name)
 
     def gain_steps(self, name: str) -> Float[Tensor, " depth"]:
         """How much more an item of level l gains than one of level l − 1: 2^grade − 1 in NDCG, the grade in NDCG-linear."""
@@ -55,14 +55,14 @@ class MetricSettings:
         return (share**self.decay / exactly.clamp(min=1)).where(exactly > 0, 0)
 
 
-def default_metrics(ks: Sequence[int], level_names: Sequence[str]) -> list[Metric]:
+def default_metrics(ks: Sequence[int], levels: Sequence[str]) -> list[Metric]:
     """Every metric: flat ones, at each level if there are several; and graded ones, which use all levels."""
-    levels: list[str | None] = [None, *level_names, OVERALL] if len(level_names) > 1 else [None]
-    at_k = [Metric(name, k, level) for name in _FLAT_AT_K for k in ks for level in levels]
+    columns: list[str | None] = [None, *levels, OVERALL] if len(levels) > 1 else [None]
+    at_k = [Metric(name, k, level) for name in _FLAT_AT_K for k in ks for level in columns]
     # ASI without a level is the graded one; with one level, the two are the same.
-    flat = [Metric(name, None, level) for name in _FLAT for level in levels if (name, level) != ("ASI", None)]
+    flat = [Metric(name, None, level) for name in _FLAT for level in columns if (name, level) != ("ASI", None)]
     graded = [Metric(name) for name in _GRADED]
-    graded_at_k = [Metric(name, k) for name in ("H-P", "H-R") for k in ks] if len(level_names) > 1 else []
+    graded_at_k = [Metric(name, k) for name in ("H-P", "H-R") for k in ks] if len(levels) > 1 else []
     return [*at_k, *flat, *graded, *graded_at_k]
 
 
@@ -101,7 +101,7 @@ class _MetricValues:
     def __getitem__(self, metric: Metric) -> Tensor:
         if metric.level == OVERALL:
             # The mean over the levels at which the query has positives.
-            levels = [self[one] for one in metric.at_levels(self.settings.level_names)]
+            levels = [self[one] for one in metric.at_levels(self.settings.levels)]
             # Added one by one: the order in which torch's own sum adds depends on where in the block the query is.
             total, known = torch.zeros_like(levels[0]), torch.zeros_like(levels[0])
             for value in levels:
@@ -190,20 +190,20 @@ def _divide(total: Tensor, number: Tensor) -> Tensor:
     return (total / number).where(number > 0, torch.nan)
 
 
-def check_weights(weights: Mapping[str, float] | Sequence[float] | None, level_names: Sequence[str]) -> tuple[float, ...]:
+def check_weights(weights: Mapping[str, float] | Sequence[float] | None, levels: Sequence[str]) -> tuple[float, ...]:
     """The weights of wAP, finest level first, from weights by level name or a sequence in that order; equal by default."""
     if weights is None:
-        return (1 / len(level_names),) * len(level_names)
+        return (1 / len(levels),) * len(levels)
     if isinstance(weights, Mapping):
-        unknown = set(weights) - set(level_names)
+        unknown = set(weights) - set(levels)
         if unknown:
-            raise ValueError(f"weights name the level {sorted(unknown)[0]!r}, but the levels are {', '.join(level_names)}.")
-        values = tuple(float(weights.get(name, 0)) for name in level_names)
+            raise ValueError(f"weights name the level {sorted(unknown)[0]!r}, but the levels are {', '.join(levels)}.")
+        values = tuple(float(weights.get(name, 0)) for name in levels)
     else:
         values = tuple(map(float, weights))
-    if len(values) != len(level_names):
+    if len(values) != len(levels):
         raise ValueError(
-            f"there are {len(values)} weights for {len(level_names)} level(s) ({', '.join(level_names)}); give one for each, "
+            f"there are {len(values)} weights for {len(levels)} level(s) ({', '.join(levels)}); give one for each, "
             f"by name, or as a sequence with the finest level first."
         )
     if not all(0 <= weight < float("inf") for weight in values) or sum(values) <= 0:

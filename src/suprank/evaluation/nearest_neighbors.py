@@ -13,9 +13,9 @@ import numpy as np
 from suprank.evaluation.arguments import as_array, excluded_items
 from suprank.evaluation.block_ranking import top_items
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.runs import Run
 from suprank.evaluation.search import Search, check_dimensions, choose_device
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import EmbeddingSource
-    from suprank.evaluation.progress import Progress
     from suprank.ranking.exact import Top
+    from suprank.system.progress import Progress
 
 
 @dataclass(frozen=True, eq=False)

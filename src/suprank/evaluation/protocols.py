@@ -19,7 +19,6 @@ from suprank.evaluation.arguments import check_ks
 from suprank.evaluation.landmarks import check_relevant, landmark_map
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.ranking_report import ranking_report
 from suprank.evaluation.report import Report
 from suprank.evaluation.revisited import GroundTruth, listed_places, revisited
@@ -27,13 +26,14 @@ from suprank.evaluation.runs import Qrels, evaluate_run
 from suprank.evaluation.search import Search, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.evaluation.units import query_classes
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from suprank.evaluation.progress import Progress
     from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.evaluation.truth import Solution, Truth
+    from suprank.system.progress import Progress
 
 _RANKED_AT_ONCE = 1 << 24  # items of the lists that are ranked together: 0.4 GB; a task of mteb has 453,000 queries
 _LISTED_AT_ONCE = 1 << 20  # items of the lists that are named and evaluated together

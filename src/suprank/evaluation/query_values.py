@@ -22,7 +22,7 @@ from suprank.evaluation.search import Search
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from suprank.evaluation.progress import Progress
+    from suprank.system.progress import Progress
 
 _QUERIES_AT_ONCE = 2**14  # whose metrics are computed together: few operations, and small beside the memory budget
 

@@ -16,13 +16,13 @@ from suprank.evaluation.checkpoint import Checkpoint, digest_integers
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
 from suprank.evaluation.metrics import MetricSettings, check_weights, default_metrics
 from suprank.evaluation.positives import LabelPositives, SetPositives
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.query_values import Processes, QueryValues
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_text import UNDEFINED
 from suprank.evaluation.search import Search, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.evaluation.units import query_classes
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     import os
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import Embeddings
-    from suprank.evaluation.progress import Progress
     from suprank.evaluation.retrieval_data import RetrievalData
+    from suprank.system.progress import Progress
 
 
 def ranking_report(
@@ -148,7 +148,7 @@ def _fingerprint(
         "gallery_labels": None if same else digest_integers(labels[1]),
         "self_index, ids and ignored": digest_integers(excluded),
         "metrics": [str(metric) for metric in metrics],
-        "level_names": settings.level_names,
+        "levels": settings.levels,
         "decay": settings.decay,
         "weights": settings.weights,
         "normalize": search.normalize,

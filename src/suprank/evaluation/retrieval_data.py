@@ -146,7 +146,7 @@ class RetrievalData:
     that is known, also those that are not evaluated; by default those of `levels`.
 
     Example:
-        >>> data = RetrievalData.from_arrays(torch.eye(4)[:, :3] + 1, [0, 0, 1, 1], level_names=["species"], name="birds")
+        >>> data = RetrievalData.from_arrays(torch.eye(4)[:, :3] + 1, [0, 0, 1, 1], levels=["species"], name="birds")
         >>> data
         RetrievalData(birds: 4 queries × 3 rank each other; species)
         >>> data.take([0, 2])
@@ -179,7 +179,7 @@ class RetrievalData:
         gallery: EmbeddingSource | None = None,
         gallery_labels: Tensor | ArrayLike | None = None,
         *,
-        level_names: Sequence[str] | None = None,
+        levels: Sequence[str] | None = None,
         ids: Sequence[Any] | NDArray[Any] | None = None,
         gallery_ids: Sequence[Any] | NDArray[Any] | None = None,
         classes: Mapping[str, Any] | None = None,
@@ -198,18 +198,18 @@ class RetrievalData:
                 "gallery_ids were given without ids, but both are needed to find a query in the gallery; give both."
             )
         if labels is None and gallery_labels is None:
-            own, theirs, levels = _no_labels(source), _no_labels(items or source), tuple[str, ...]()
+            own, theirs, names = _no_labels(source), _no_labels(items or source), tuple[str, ...]()
         elif labels is None:
             raise ValueError("gallery_labels were given without labels; give both, or neither.")
         else:
             pair = check_label_pair(labels, gallery_labels, source, items)
             own, theirs = (one.cpu().numpy() for one in pair)
-            levels = check_level_names(level_names, own.shape[1])
+            names = check_level_names(levels, own.shape[1])
         given, given_items = (None if one is None else as_array(one) for one in (ids, gallery_ids))
         return cls(
             Items(source, own, given),
             None if items is None else Items(items, theirs, given_items),
-            levels,
+            names,
             classes=None if classes is None else query_classes(classes, len(source)),
             name=name,
         )
@@ -501,5 +501,7 @@ def _class_names(tables: Sequence[LabelTable], coded: Labels) -> dict[str, Seque
                     several = own if isinstance(own, list) else [own]
                     names.update(zip(several, [text] if isinstance(text, str) else text, strict=False))
         names.pop(-1, None)
-        found[level] = [names.get(label, "") for label in range(max(names, default=-1) + 1)]
+        sides = (labels for labels in (coded.queries, coded.gallery) if labels is not None)
+        highest = max((int(labels[:, column].max(initial=-1)) for labels in sides), default=-1)
+        found[level] = [names.get(label, "") for label in range(highest + 1)]  # "" for the placeholder of a gap
     return found

@@ -19,12 +19,12 @@ import torch
 from suprank.evaluation.block_ranking import rank_positives
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.positives import ListedPositives, pad_lists
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, choose_device
 from suprank.evaluation.units import classes_of_positives
 from suprank.files.reading import reading
 from suprank.files.revisited import read_revisited
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from suprank.evaluation.embeddings import EmbeddingSource
-    from suprank.evaluation.progress import Progress
+    from suprank.system.progress import Progress
 
 KINDS = ("easy", "hard", "junk")
 PROTOCOLS = {  # protocol: (the kinds that are positive, the kinds that are ignored)

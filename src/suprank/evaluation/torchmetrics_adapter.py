@@ -76,7 +76,7 @@ class RetrievalMetrics(Metric):
         *,
         metrics: Sequence[str] | None = None,
         ks: Sequence[int] = (1, 10, 100),
-        level_names: Sequence[str] | None = None,
+        levels: Sequence[str] | None = None,
         decay: float = 1.0,
         weights: Mapping[str, float] | Sequence[float] | None = None,
         normalize: bool = True,
@@ -88,7 +88,7 @@ class RetrievalMetrics(Metric):
             raise TypeError(f"metrics={metrics!r} must be a sequence of names; write [{metrics!r}].")
         self.options: dict[str, Any] = {
             "ks": check_ks(ks),
-            "level_names": level_names,
+            "levels": levels,
             "decay": decay,
             "weights": weights,
             "metrics": None if metrics is None else [str(parse_metric(metric)) for metric in metrics],

@@ -54,14 +54,15 @@ def model_card(
         name=name,
         repo_id=repo_id,
         hub=HUB,
-        backbone=backbone,
         is_custom=is_custom(backbone),
-        dim=f"{embedder.dim:,}",
+        embedder=embedder,
+        config=embedder.config,
+        millions=sum(parameter.numel() for parameter in embedder.parameters()) / 1e6,
+        versions={"suprank": __version__, "timm": version("timm"), "torch": version("torch")},
         metrics=metrics,
         gallery=gallery,
         data=data,
         training=training,
-        settings=_settings(embedder),
     )
     return ModelCard(f"---\n{ModelCardData(**entries).to_yaml()}\n---\n\n{text}")
 
@@ -94,24 +95,3 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool
 
     lines = [map(markdown, header), ["---", *("---:" if numbers else "---" for _ in header[1:])]]
     return Markup("\n".join(f"| {' | '.join(line)} |" for line in (*lines, *(map(markdown, row) for row in rows))))
-
-
-def _settings(embedder: Embedder) -> list[tuple[str, str]]:
-    config, images = embedder.config, embedder.input
-    resized = (
-        f"{'both sides' if images.squash else 'short side'} resized to {images.resize}" if images.resize else "not resized"
-    )
-    size = f"{images.size[0]} × {images.size[1]} pixels"
-    parameters = sum(parameter.numel() for parameter in embedder.parameters())
-    return [
-        ("backbone", code(config.backbone)),
-        ("parameters", f"{parameters / 1e6:.1f} M"),
-        ("pooling", config.pooling),
-        ("normalization", config.normalization),
-        ("projection", "none" if config.dim is None else f"linear, width {config.dim:,}"),
-        ("head", "none" if config.head is None else f"{config.head.in_features:,} → {config.head.out_features:,}"),
-        ("images", f"{size} from the center, {resized}, {images.interpolation}"),
-        ("mean, std", f"{', '.join(f'{one:g}' for one in images.mean)}; {', '.join(f'{one:g}' for one in images.std)}"),
-        ("precision", config.precision or "fp32"),
-        ("written by", f"suprank {__version__}, timm {version('timm')}, torch {version('torch')}"),
-    ]

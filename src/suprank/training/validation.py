@@ -214,7 +214,7 @@ class Validator:
             ranked.queries.labels,
             None if gallery is None else gallery.embeddings,
             None if gallery is None else gallery.labels,
-            level_names=ranked.levels,
+            levels=ranked.levels,
             decay=self._decay,
             weights=test.weights,
             device=device,

@@ -67,8 +67,7 @@ def evaluate(
         raise ValueError(f"{given[0]} is for files and folders; leave it out.")
     if not isinstance(subject, RetrievalData):
         arrays = {name: settings.pop(name, None) for name in ("ids", "gallery_ids", "classes")}
-        names = list(levels) or None
-        subject = RetrievalData.from_arrays(subject, labels, gallery, gallery_labels, level_names=names, **arrays)
+        subject = RetrievalData.from_arrays(subject, labels, gallery, gallery_labels, levels=levels or None, **arrays)
     elif levels:
         subject = subject.at_levels(levels)
     if head is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from suprank.data import Manifest
     from suprank.evaluation import Report, RetrievalData
+    from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder
     from suprank.training import TrainConfig
 
@@ -145,6 +146,8 @@ def _evaluate(
     progress: Progress,
 ) -> _Evaluated:
     from suprank.evaluation import Report, evaluate
+    from suprank.evaluation.evaluate import PROVENANCE
+    from suprank.evaluation.provenance import Provenance
     from suprank.workflows.embeddings import load_embedder
     from suprank.workflows.opening import open_data
     from suprank.workflows.run_embeddings import read_run_config
@@ -154,19 +157,17 @@ def _evaluate(
         raise ValueError(f"test={test!r} chooses a test set of a run, which is evaluated without a report; leave it out.")
     embedder = load_embedder(model, trust_code=trust_code)
     known = _Evaluated(embedder, None if run is None else read_run_config(run))
-    if isinstance(report, Report):
-        _check_report(report, embedder, "the report")
-        return known._replace(report=report)
-    if report is not None and not Path(report).is_dir():
-        loaded = Report.load(report)
-        _check_report(loaded, embedder, str(report))
-        return known._replace(report=loaded, dataset=Path(report).stem)
-    place = run if report is None else Path(report)
-    if place is None:
+    if report is None and run is None:
         return known
-    if report is not None:
-        _check_embeddings(place, embedder)
+    if isinstance(report, Report) or (report is not None and not Path(report).is_dir()):
+        loaded, what = (report, "the report") if isinstance(report, Report) else (Report.load(report), str(report))
+        _check_model(Provenance.from_dict(loaded.settings.get(PROVENANCE) or {}), embedder, what)
+        return known._replace(report=loaded, dataset=known.dataset if loaded is report else Path(what).stem)
+    place = Path(str(model if report is None else report))
+    if report is not None and (place / "recipe.toml").is_file():
+        raise ValueError(f"{place} is a run, not a report; push it as the model, or give a folder of `suprank embed`.")
     data = open_data(place, test=test, device=device, progress=progress, trust_code=trust_code)
+    _check_model(data.origin.made_by, embedder, str(place))
     metrics = evaluate(data, intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total))
     dataset = place.resolve().name
     if known.config is not None and report is None:
@@ -174,34 +175,15 @@ def _evaluate(
     return known._replace(report=metrics, data=data, dataset=dataset)
 
 
-def _check_embeddings(folder: Path, embedder: Embedder) -> None:
-    """Refuse embeddings of another model, whose metrics would be on the card of this one."""
-    from suprank.workflows.run_embeddings import record_values
+def _check_model(made_by: Provenance | None, embedder: Embedder, what: str) -> None:
+    """Refuse the metrics of another model than the one to push, or of images that it would read differently."""
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.evaluation.provenance import check_comparable
+    from suprank.workflows.embeddings import query_provenance
 
-    if (folder / "recipe.toml").is_file():
-        raise ValueError(f"{folder} is a run, not a report; push it as the model, or give a folder of `suprank embed`.")
-    for part, made_by in record_values(folder, "model").items():
-        if made_by != embedder.fingerprint():
-            raise ValueError(
-                f"{folder / part} was embedded with another model than the one to push; embed the images with it: suprank "
-                "embed MODEL MANIFEST --out DIR."
-            )
-
-
-def _check_report(report: Report, embedder: Embedder, where: str) -> None:
-    from suprank.evaluation.evaluate import PROVENANCE
-    from suprank.evaluation.provenance import Provenance
-
-    made_by = Provenance.from_dict(report.settings.get(PROVENANCE) or {})
-    parameters = sum(parameter.numel() for parameter in embedder.parameters())
-    own = embedder.config.backbone, parameters
-    if made_by is not None and (
-        (made_by.backbone, made_by.parameters) != own or made_by.fingerprint not in (None, embedder.network_fingerprint())
-    ):
-        raise ValueError(
-            f"{where} has the metrics of {made_by.network}, and the model is {own[0]} ({parameters / 1e6:.1f} M parameters); "
-            "give the report of this model."
-        )
+    settings = ImageLoaderSettings.for_model(embedder)
+    own = query_provenance(embedder, settings, (1.0,) if made_by is None else made_by.scales)
+    check_comparable(made_by, own, (what, "the model to push"), _log.info)
 
 
 def _manifests(evaluated: _Evaluated) -> list[tuple[str, Manifest]]:
@@ -308,30 +290,10 @@ def _training(config: TrainConfig, run: Path) -> dict[str, Any]:
 
     Paths are the names of their files, and loggers are left out: the address of an MLflow server may have a password in it.
     """
-    from markupsafe import Markup
-
-    from suprank.models.model_card import code, markdown
-    from suprank.system.custom_code import is_custom
     from suprank.training.recipe import to_toml
 
     shown = type(config).model_validate(_without_folders(config.model_dump(exclude={"logging"})))
-    model, batch, optimizer = shown.model, shown.batch, shown.optimizer
-    start: str = code(model.backbone)
-    if model.start is not None:
-        start = "a saved embedder"
-    elif model.weights or not is_custom(model.backbone):
-        weights = code(model.weights) if model.weights else "timm's weights" if model.pretrained else "random weights"
-        start += Markup(" with ") + markdown(weights)
-    facts = {
-        "loss": code(shown.loss.name),
-        "started from": start,
-        "epochs": f"{shown.run.epochs:,}",
-        "batch": f"{batch.size:,} images, {batch.images_per_class:,} of a class",
-        "optimizer": f"{optimizer.name}, learning rate {optimizer.lr:g}, {optimizer.schedule}",
-        "seed": str(shown.run.seed),
-        **_environment(run),
-    }
-    return {"facts": [*facts.items()], "recipe": to_toml(shown).rstrip()}
+    return {"config": shown, "recipe": to_toml(shown).rstrip(), "environment": _environment(run)}
 
 
 def _environment(run: Path) -> dict[str, str]:

@@ -20,7 +20,7 @@ def test_it_is_the_gap_of_evaluation_for_both_measures(tmp_path):
     for measure in ("AP", "H-AP"):
         for place, size in enumerate((8, 20)):
             expected = decomposability_gap(
-                data.queries.embeddings, pictures.labels, size, measure, level_names=data.levels, seed=5, progress=False
+                data.queries.embeddings, pictures.labels, size, measure, levels=data.levels, seed=5, progress=False
             )
             assert found.values[measure][place] == pytest.approx(expected.value)
         assert found.values[measure][-1] == 0

@@ -18,10 +18,10 @@ from suprank.evaluation.gap.bound_formulas import (
     refined_gap_bound_in_any_order,
 )
 from suprank.evaluation.gap.partition import as_numpy, partition_items
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.search import Search, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.ranking.relevance import refuse_label_sets
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.evaluation.gap.partition import Batches
-    from suprank.evaluation.progress import Progress
+    from suprank.system.progress import Progress
 
 
 @dataclass(frozen=True, eq=False)

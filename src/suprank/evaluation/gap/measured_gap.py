@@ -13,9 +13,9 @@ from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap.partition import as_numpy, partition_items
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, parse_metric
-from suprank.evaluation.progress import progress_function
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.ranking.relevance import refuse_label_sets
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.evaluation.gap.partition import Batches
-    from suprank.evaluation.progress import Progress
+    from suprank.system.progress import Progress
 
 _ROW_BYTES = 128 * 2**20  # of the queries of a batch, which are copied
 
@@ -49,7 +49,7 @@ def decomposability_gap(
     *,
     gallery: EmbeddingSource | None = None,
     gallery_labels: Tensor | ArrayLike | None = None,
-    level_names: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     decay: float = 1.0,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     device: torch.device | str | None = None,
@@ -87,7 +87,7 @@ def decomposability_gap(
     show = progress_function(progress, "measuring the gap")
     steps = len(source) + len(items)
     options: dict[str, Any] = {
-        "level_names": level_names,
+        "levels": levels,
         "decay": decay,
         "weights": weights,
         "device": device,

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import suprank
 from suprank import open_data
 from suprank.cli.app import app
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
-from suprank.evaluation import evaluate, read_ground_truth, revisited
-from suprank.workflows.evaluation import evaluate as evaluate_subject
+from suprank.evaluation import evaluate, read_ground_truth
+from suprank.evaluation.revisited import revisited
 from tests.data import miniatures_landmarks
 from tests.models.test_head import made
 
@@ -35,11 +36,22 @@ def write(folder, part, labels, *, split=None, paths=None, **columns):
 def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
     queries = write(tmp_path, "query", ["y", "z"])
     gallery = write(tmp_path, "gallery", ["x", "y", "z"])
-    query, items = open_data(tmp_path).sides
-    assert (query.labels == items.labels[[1, 2]]).all()
-    report = evaluate(query.embeddings, query.labels, items.embeddings, items.labels, metrics=["AP"])
+    data = open_data(tmp_path)
+    assert data.levels == ("kind",)
+    assert [data.names["kind"][label] for label in data.gallery.labels[:, 0]] == ["x", "y", "z"]
+    report = evaluate(data, metrics=["AP"])
     by_hand = evaluate(queries, np.array([1, 2]), gallery, np.array([0, 1, 2]), metrics=["AP"])
     assert report["AP"] == by_hand["AP"]
+
+
+def test_distractors_stand_among_the_test_images(tmp_path):
+    write(tmp_path, "test", ["a", "a", "b"])
+    write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
+    data = open_data(tmp_path)
+    queries, gallery = data.queries, data.gallery
+    assert (len(queries), len(gallery)) == (3, 5)
+    assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
+    assert gallery.ids[:3] == queries.ids, "each leaves its own image out"
 
 
 def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
@@ -68,7 +80,8 @@ def test_images_that_are_listed_twice_or_embedded_for_training_too_are_named(tmp
 def test_two_crops_of_one_photograph_are_two_images(tmp_path):
     write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
     write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
-    queries, gallery = open_data(tmp_path).sides
+    data = open_data(tmp_path)
+    queries, gallery = data.queries, data.gallery
     assert queries.ids[0] == gallery.ids[0]
     assert len({*queries.ids, *gallery.ids}) == 3
 
@@ -98,7 +111,7 @@ def species(folder, part="test", genera=20):
 
 def test_levels_that_are_not_evaluated_decide_the_unit_of_intervals(tmp_path):
     species(tmp_path)
-    report = evaluate_subject(tmp_path, levels=["kind"], per_query=True, intervals=True)
+    report = suprank.evaluate(tmp_path, levels=["kind"], per_query=True, intervals=True)
     assert report.levels == ("kind",)
     assert list(report.classes) == ["kind", "genus", "order"]
     assert str(report.units()) == "genus: 20 classes, effectively 20"
@@ -114,7 +127,7 @@ def test_levels_that_are_not_evaluated_decide_the_unit_of_intervals(tmp_path):
 def test_the_classes_are_those_of_the_queries_and_never_of_the_gallery(tmp_path):
     species(tmp_path, "query", genera=6)
     species(tmp_path, "gallery")
-    report = evaluate_subject(tmp_path, per_query=True)
+    report = suprank.evaluate(tmp_path, per_query=True)
     assert report.units().classes == {"kind": 12, "genus": 6, "order": 1}
     assert report.units().level == "kind"
 
@@ -124,8 +137,8 @@ def test_images_without_labels_are_sent_where_ground_truth_is_read(tmp_path):
         (tmp_path / part).mkdir()
         Manifest.from_columns({"path": ["a"], "split": [part]}, root=".", levels=()).save(tmp_path / part / "items.parquet")
         np.save(tmp_path / part / "embeddings.npy", np.ones((1, 2), np.float32))
-    with pytest.raises(ValueError, match="no labels.*gnd_roxford5k.pkl"):
-        evaluate_subject(tmp_path)
+    with pytest.raises(ValueError, match="no labels.* gnd_roxford5k.pkl"):
+        suprank.evaluate(tmp_path)
 
 
 @pytest.fixture
@@ -144,7 +157,7 @@ def oxford(tmp_path):
 
 def test_revisited_oxford_is_judged_by_its_own_file(oxford):
     truth = oxford / "oxford" / "gnd_roxford5k.pkl"
-    command = ["evaluate", str(oxford / "e"), "--ground-truth", str(truth), "--out", str(oxford / "r.json")]
+    command = ["evaluate", str(oxford / "e"), "--truth", str(truth), "--out", str(oxford / "r.json")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     query, gallery = (np.load(oxford / "e" / part / "embeddings.npy") for part in ("query", "gallery"))
@@ -157,7 +170,7 @@ def test_revisited_oxford_is_judged_by_its_own_file(oxford):
 def test_revisited_oxford_is_judged_after_a_head(oxford):
     truth, head = oxford / "oxford" / "gnd_roxford5k.pkl", made(4, 3)
     head.save(oxford / "head")
-    command = ["evaluate", str(oxford / "e"), "--ground-truth", str(truth), "--head", str(oxford / "head")]
+    command = ["evaluate", str(oxford / "e"), "--truth", str(truth), "--head", str(oxford / "head")]
     shown = CliRunner().invoke(app, [*command, "--out", str(oxford / "r.json"), "-q"])
     assert shown.exit_code == 0, shown.output
     sides = [head.transform(np.load(oxford / "e" / part / "embeddings.npy")) for part in ("query", "gallery")]
@@ -167,23 +180,32 @@ def test_revisited_oxford_is_judged_after_a_head(oxford):
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
-    [(["--metric", "AP"], "are for labels"), (["--level", "kind"], "are for labels")],
+    [
+        (["--metric", "AP"], "--metric cannot be combined with --protocol revisited"),
+        (["--level", "kind"], "has no level 'kind'"),
+    ],
 )
 def test_a_ground_truth_goes_without_what_labels_need(oxford, arguments, complaint):
     truth = oxford / "oxford" / "gnd_roxford5k.pkl"
-    command = ["evaluate", str(oxford / "e"), "--ground-truth", str(truth), *arguments]
+    command = ["evaluate", str(oxford / "e"), "--truth", str(truth), *arguments]
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2
     assert complaint in " ".join(refused.output.replace("│", " ").split())
 
 
-def test_embeddings_in_another_order_than_the_ground_truths_are_refused(oxford):
-    items = Manifest.read(oxford / "e" / "gallery" / "items.parquet")
-    items.take([1, 0, 2]).save(oxford / "e" / "gallery" / "items.parquet")
-    truth = oxford / "oxford" / "gnd_roxford5k.pkl"
-    refused = CliRunner().invoke(app, ["evaluate", str(oxford / "e"), "--ground-truth", str(truth)])
+def test_images_are_found_by_their_names_and_missing_ones_refused(oxford):
+    gallery, truth = oxford / "e" / "gallery", oxford / "oxford" / "gnd_roxford5k.pkl"
+    expected = suprank.evaluate(oxford / "e", truth=truth, per_query=True)
+    items, rows = Manifest.read(gallery / "items.parquet"), np.load(gallery / "embeddings.npy")
+    items.take([1, 0, 2]).save(gallery / "items.parquet")
+    np.save(gallery / "embeddings.npy", rows[[1, 0, 2]])
+    found = suprank.evaluate(oxford / "e", truth=truth, per_query=True)
+    assert found == expected
+    items.take([0, 1]).save(gallery / "items.parquet")
+    np.save(gallery / "embeddings.npy", rows[:2])
+    refused = CliRunner().invoke(app, ["evaluate", str(oxford / "e"), "--truth", str(truth)])
     assert refused.exit_code == 2
-    assert "does not hold the 3 images of the ground truth" in " ".join(refused.output.replace("│", " ").split())
+    assert "are not the 3 images of the ground truth, all whole" in " ".join(refused.output.replace("│", " ").split())
 
 
 def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
@@ -191,9 +213,9 @@ def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
     np.save(tmp_path / "labels.npy", np.array([0, 0, 1]))
     file, labels = tmp_path / "embeddings" / "test" / "embeddings.npy", tmp_path / "labels.npy"
     with pytest.raises(ValueError, match=r"a folder, which has its own labels"):
-        evaluate_subject(tmp_path / "embeddings", labels)
+        suprank.evaluate(tmp_path / "embeddings", labels)
     with pytest.raises(ValueError, match=r"gallery and gallery_labels go together"):
-        evaluate_subject(file, labels, gallery=file)
-    with pytest.raises(ValueError, match=r"id_column, test and frozen are for files"):
-        evaluate_subject(np.eye(3), np.array([0, 0, 1]), id_column="id")
-    assert evaluate_subject(file, labels, metrics=["AP"]).n_queries == 3
+        suprank.evaluate(file, labels, gallery=file)
+    with pytest.raises(ValueError, match=r"id_column is for files and folders"):
+        suprank.evaluate(np.eye(3), np.array([0, 0, 1]), id_column="id")
+    assert suprank.evaluate(file, labels, metrics=["AP"]).n_queries == 3
