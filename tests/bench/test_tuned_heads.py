@@ -24,7 +24,7 @@ def script(monkeypatch):
         embeddings = centers[fine] + 0.7 * rng.standard_normal((len(fine), 8)).astype(np.float32)
         return embeddings, np.stack([fine, fine // 2, fine // 4], 1)
 
-    collection = module.Collection(*images(12), module.EvaluationSet(*images(6)), ("fine", "middle", "coarse"))
+    collection = module.Collection(*images(12), module.RetrievalData.from_arrays(*images(6)), ("fine", "middle", "coarse"))
     monkeypatch.setattr(module, "read_collection", lambda folder: collection)
     return module
 
