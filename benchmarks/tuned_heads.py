@@ -165,7 +165,7 @@ def run_method(task: Task) -> dict[str, Any]:
                 print(f"{task.method}, tuned: {tuned}, seed {seed}: {error}", flush=True)
                 continue
             values = {metric: report[metric] for metric in METRICS}
-            classes = class_values(report, CLASS_METRICS[task.table], collection.test.labels[:, 0]).tolist()
+            classes = class_values(report, CLASS_METRICS[task.table], collection.test.queries.labels[:, 0]).tolist()
             name = f"{task.method},tuned={tuned},seed={seed}"
             runs.append({"folder": name, "tuned": tuned, "seed": seed, "seconds": took, "values": values, "classes": classes})
     found = [{**one._asdict(), "value": one.value, "best": best is not None and one.number == best.number} for one in trials]

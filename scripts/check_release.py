@@ -45,7 +45,7 @@ VERBS = {
     "data import": ("vision", "data import folder photos --holdout-classes 0.5 --out m@.parquet"),
     "data check": ("vision", "data check m.parquet"),
     "data show": ("vision", "data show m.parquet --out sheet@.png"),
-    "data export": ("vision", "data export webdataset m.parquet --out shards@"),
+    "data export": ("vision", "data export m.parquet --out shards@"),
     "data import hf": ("vision", "data import hf shards --out h@.parquet"),
     "models create": ("vision", "models create test_resnet --untrained --dim 8 --image-size 32 --out model@"),
     "models push": ("vision", "models push model org/name --dry-run card@"),

@@ -68,7 +68,6 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "evaluation/embedding_files.py": {"pyarrow"},
     "evaluation/report.py": {"pandas"},
     "evaluation/search.py": {"threadpoolctl"},
-    "evaluation/label_tables.py": {"pyarrow"},
     "evaluation/runs.py": {"pyarrow"},
     "evaluation/torchmetrics_adapter.py": {"torchmetrics"},
 }

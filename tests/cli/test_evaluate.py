@@ -356,7 +356,7 @@ def test_help_lists_the_options_and_shows_examples():
         (("--labels", "q.npy"), "q.npy holds float32, but labels are integers; is this a file of embeddings"),
         (("--labels", "short.csv"), "short.csv has 1 rows and embeddings (q.npy) has 4, but every embedding needs one row"),
         (("--level", "specie"), "q.csv has no column 'specie'; did you mean 'label_species'?"),
-        (("--level", "genus", "--level", "species"), "q.csv, row 1: label_genus 'corvus' stands under label_species 'crow'"),
+        (("--level", "genus", "--level", "species"), "q.csv:3: genus 'corvus' stands under species 'crow'"),
         (("--id", "imagge"), "q.csv has no column 'imagge'; did you mean 'image'?"),
         (("--metric", "AQ"), "unknown metric 'AQ'"),
         (("--metric", "AP/family"), "family"),
@@ -473,7 +473,7 @@ def test_a_warning_is_printed_while_the_evaluation_is_still_being_imported(monke
     assert evaluate_command._warning(DeprecationWarning("numba: old")) == "numba: old"
 
 
-@pytest.mark.filterwarnings("always::suprank.evaluation.label_encoding.LabelSpellingWarning")
+@pytest.mark.filterwarnings("always::suprank.files.labels.LabelSpellingWarning")
 def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder):
     np.save(folder / "g.npy", np.load(folder / "q.npy")[::-1] + 0.01)
     count = len(np.load(folder / "q.npy"))

@@ -105,7 +105,7 @@ def files(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", ROWS)
-    names = [(("jay", "crow", "wren")[fine], ("Corvidae", "Wrens")[coarse]) for fine, coarse in LABELS]
+    names = [(("crow", "jay", "wren")[fine], ("Corvidae", "Wrens")[coarse]) for fine, coarse in LABELS]
     rows = "".join(f"{species},{family},{row}\n" for row, (species, family) in enumerate(names))
     (tmp_path / "x.csv").write_text(f"label_species,label_family,id\n{rows}")
     species, family = zip(*names, strict=True)
@@ -119,7 +119,7 @@ def test_files_of_any_kind_are_the_same_data(files, places):
     data = RetrievalData.from_files(*places)
     assert data.queries.embeddings.rows(slice(None)).tolist() == ROWS.tolist()
     assert data.queries.labels.tolist() == LABELS.tolist()
-    names = {} if places[1] == "y.npy" else {"species": ["jay", "crow", "wren"], "family": ["Corvidae", "Wrens"]}
+    names = {} if places[1] == "y.npy" else {"species": ("crow", "jay", "wren"), "family": ("Corvidae", "Wrens")}
     assert (data.names, data.digests.keys()) == (names, names.keys())
 
 

@@ -61,10 +61,10 @@ def test_extras_include_each_other():
         for other in others:
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
-        "vision": "simplejpeg",
+        "vision": "datasets simplejpeg",
         "train": "pytorch-metric-learning torchmetrics",
         "all": "mteb open-clip-torch",
-        "export": "onnx onnxruntime onnxscript",
+        "export": "onnx onnxruntime onnxscript webdataset",
         "sentence-transformers": "accelerate datasets sentence-transformers",
         "servers": "pymilvus",
     }.items():

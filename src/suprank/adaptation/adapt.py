@@ -111,7 +111,9 @@ def adapt(
     settings = _with_defaults(settings, values.shape[1], table[split.training])
     if test is None:
         test = RetrievalData.from_arrays(values[split.test], table[split.test], levels=training.levels)
-    _check_test(test, training)
+    else:
+        _check_test(test, training)
+        test = test.numbered_as(training)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     # Where the test set is from is no matter of the metrics: its provenance would be compared at every step.
     data = _Collection(values, table, training.levels, split, replace(test, origin=Origin()), where)

@@ -64,7 +64,7 @@ class ParquetRows:
     def __init__(self, path: Path, name: str, column: str | None) -> None:
         self._path, self._name, self._place = path, name, threading.local()
         with open_parquet(path, name, buffer_size=_BUFFER) as file:
-            self._columns = _embedding_columns(file.schema_arrow, name, column)
+            self._columns = _embedding_columns(file.metadata.schema.to_arrow_schema(), name, column)
             metadata = file.metadata
             self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
             first = next(_read_matrices(file, self._columns, name), np.empty((0, 1), np.float32))
@@ -186,7 +186,7 @@ def _open_pt(path: Path, name: str) -> Tensor:
 def _copy_parquet(path: Path, name: str, column: str | None) -> NDArray[Any]:
     """The rows of a Parquet file, copied to an unnamed temporary file, which is memory-mapped."""
     with open_parquet(path, name, buffer_size=_BUFFER) as file:
-        columns = _embedding_columns(file.schema_arrow, name, column)
+        columns = _embedding_columns(file.metadata.schema.to_arrow_schema(), name, column)
         count = file.metadata.num_rows
         if count == 0:
             return np.empty((0, 1), np.float32)  # `Embeddings` refuses it, as it does other empty sources

@@ -35,8 +35,9 @@ OPTIONAL = {
     "open_clip": "all",
     "sentence_transformers": "all",
     "pymilvus": "servers",
+    "webdataset": "export",
 }
-"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server."""
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server, .tar shards."""
 
 PACKAGES = {
     "suprank.adaptation": "train",

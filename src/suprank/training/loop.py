@@ -208,8 +208,7 @@ class _Trainer:
         self.position = Position()
         name, root = config.data.manifest, config.data.root
         drawing = partial(callback.on_prepare_progress, f"drawing {name}")
-        cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
-        read_manifest = partial(open_manifest, name, root, drawing, **cells)
+        read_manifest = partial(open_manifest, name, root, drawing)
         manifest = _run_on_first_process(fabric, read_manifest) or read_manifest()  # the first process draws a new dataset
         processes: dict[str, Any] = {
             "rank": fabric.global_rank,

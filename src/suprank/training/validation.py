@@ -19,10 +19,11 @@ from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSe
 from suprank.embedding.parts import PARTS
 from suprank.embedding.query_gallery import combine_parts, common_labels, count_seen, ranked_parts, shared_levels
 from suprank.evaluation import evaluate
-from suprank.evaluation.arguments import check_tree, parse_metrics
+from suprank.evaluation.arguments import parse_metrics
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.metrics import default_metrics
 from suprank.evaluation.retrieval_data import Origin
+from suprank.files.labels import check_tree
 from suprank.losses import gather
 from suprank.training.manifests import open_manifest
 
@@ -119,8 +120,7 @@ class Validator:
         for name, file in config.data.tests.items():
             if name in manifests:
                 raise ValueError(f"data.tests has a {name!r}, the name of the test set of {config.data.manifest}; rename it.")
-            cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
-            manifests[name] = (open_manifest(file, **cells), file)
+            manifests[name] = (open_manifest(file), file)
         training = manifest.split("train") if "train" in manifest.splits else manifest.take([])
         sets = {
             name: _test_set(whole, about, config, loading, training, progress) for name, (whole, about) in manifests.items()
@@ -306,7 +306,7 @@ def _check_labels(manifests: dict[str, Manifest], levels: tuple[str, ...], about
     """Refuse labels that are no tree, as evaluation would."""
     tables = common_labels(list(manifests.values()), levels)
     try:
-        check_tree(torch.from_numpy(np.concatenate(tables)), levels)
+        check_tree(tables, levels)
     except ValueError as error:
         raise ValueError(f"{about}: {error}") from error
 

@@ -72,7 +72,7 @@ def open_training(
 ) -> tuple[RetrievalData, RetrievalData | None]:
     """The data to train on, and those to test with, if these are not to be split off: see `adapt`.
 
-    Both have the same levels, and equal numbers for equal labels.
+    Both have the same levels.
     """
     from suprank.embedding.parts import embedded_parts
     from suprank.evaluation.provenance import check_comparable
@@ -102,8 +102,7 @@ def open_training(
             f"{training.name} has labels at {', '.join(training.levels)} and {tested.name} at {', '.join(tested.levels)}; give "
             f"both a level of the same name."
         )
-    training = training.at_levels(common)
-    return training, tested.at_levels(common).numbered_as(training)
+    return training.at_levels(common), tested.at_levels(common)
 
 
 def _open_parts(folder: Path, *, hold_out: bool) -> tuple[RetrievalData, RetrievalData | None]:

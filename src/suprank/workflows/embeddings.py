@@ -29,8 +29,6 @@ def embed(
     trust_code: bool = False,
     root: str | PathLike[str] | None = None,
     splits: Sequence[str] | None = None,
-    fill_gaps: bool = False,
-    label_separator: str | None = None,
     size: int | None = None,
     resize: int | None = None,
     squash: bool | None = None,
@@ -51,11 +49,10 @@ def embed(
     `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, `hf-hub:org/name` for either on the
     Hugging Face Hub, or a backbone of your own such as `mine.py:build`. A saved embedder with such a backbone is loaded only
     with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is put on top of it. `manifest` is a `Manifest` or its
-    file; `fill_gaps` puts a placeholder where a row of the file has a blank between two labels, and `label_separator` is what
-    stands between several labels. What else is None is as the model was saved, or a sensible default. An interrupted call
-    continues where it stopped. Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th
-    shard of 2,048 images, from the third on; once all 16 are there, in one folder, the call without it joins them, and computes
-    what is missing. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
+    file. What else is None is as the model was saved, or a sensible default. An interrupted call continues where it stopped.
+    Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th shard of 2,048 images, from
+    the third on; once all 16 are there, in one folder, the call without it joins them, and computes what is missing.
+    `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -70,7 +67,7 @@ def embed(
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
     collection = manifest
     if not isinstance(collection, Manifest):
-        collection = Manifest.read(collection, root=root, fill_gaps=fill_gaps, label_separator=label_separator)
+        collection = Manifest.read(collection, root=root)
     embedder = load_embedder(model, weights, trust_code=trust_code)
     if head is not None:
         embedder = embedder_with_head(embedder, head)

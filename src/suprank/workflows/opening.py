@@ -91,7 +91,8 @@ def open_data(
     else:
         cells: dict[str, Any] = {"id_column": id_column, "fill_gaps": fill_gaps, "label_separator": label_separator}
         data = _open_file(place, labels, gallery, gallery_labels, shown_in=shown_in, levels=levels, **cells)
-    data = data.at_levels(levels or data.levels)
+    if path.is_dir():  # levels of a file are its columns
+        data = data.at_levels(levels or data.levels)
     if shown_in is not None:
         data.require_single_labels(shown_in)
     return data if loaded is None else data.with_head(loaded, progress)

@@ -193,12 +193,11 @@ def _manifests(evaluated: _Evaluated) -> list[tuple[str, Manifest]]:
     tested = evaluated.data
     if evaluated.config is not None:
         data = evaluated.config.data
-        cells: dict[str, Any] = {"fill_gaps": data.fill_gaps, "label_separator": data.label_separator}
         files = [(data.manifest, data.root)]
         if tested is not None and tested.origin.test in data.tests:
             files.append((data.tests[tested.origin.test], None))
         with suppress(OSError, ValueError):  # moved since the run: what is embedded is still known
-            return [(Path(file).stem, open_manifest(file, root, **cells)) for file, root in files]
+            return [(Path(file).stem, open_manifest(file, root)) for file, root in files]
     sides = () if tested is None else tested.sides
     return [(evaluated.dataset, side.manifest) for side in sides]
 

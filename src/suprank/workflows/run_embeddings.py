@@ -191,7 +191,7 @@ def _manifest(config: TrainConfig, name: str) -> Manifest:
 
     data = config.data
     file, root = (data.manifest, data.root) if name == OWN_TEST else (data.tests[name], None)
-    return open_manifest(file, root, fill_gaps=data.fill_gaps, label_separator=data.label_separator)
+    return open_manifest(file, root)
 
 
 def _is_complete(run: Path, name: str) -> bool:
