@@ -37,7 +37,7 @@ from suprank.adaptation.config import AdaptConfig
 from suprank.adaptation.head_trainer import HeadTrainer
 from suprank.adaptation.principal_start import principal_heads
 from suprank.evaluation import Report, RetrievalData, evaluate
-from suprank.experiments.trials import Params, Trial, best_trial, default_space, recipe_value, suggest
+from suprank.experiments.trials import Params, Study, Trial, best_trial, default_space, recipe_value
 from suprank.models.config import HeadConfig
 from suprank.training.recipe import read_recipe
 from suprank.training.search_space import Choices, FloatRange, SearchSpace
@@ -137,7 +137,7 @@ def run_trial(collection: Collection, method: str, metric: str, number: int, par
     values, seconds, failure = [], 0.0, ""
     for fold in range(FOLDS):
         rows, validation = collection.fold(fold)
-        tested = EvaluationSet(collection.embeddings[validation], collection.labels[validation])
+        tested = RetrievalData.from_arrays(collection.embeddings[validation], collection.labels[validation])
         try:
             report, took = train_head(collection, method, params, rows, tested, 0)
             values.append(report[metric])
@@ -153,21 +153,12 @@ def run_method(task: Task) -> dict[str, Any]:
     torch.set_num_threads(1)
     collection, metric = read_collection(task.folder), TABLES[task.table][1]
     space = search_space(task.method, len(np.unique(collection.labels[collection.fold(0)[0], 0])))
-    trials: list[Trial] = []
-    for number in range(TRIALS):
-        params = own_values(task.method, space) if number == 0 else suggest(space, trials, number, TRIALS)
-        values, seconds, failure = [], 0.0, ""
-        for fold in range(FOLDS):
-            rows, validation = collection.fold(fold)
-            tested = RetrievalData.from_arrays(collection.embeddings[validation], collection.labels[validation])
-            try:
-                report, took = train_head(collection, task.method, params, rows, tested, 0)
-                values.append(report[metric])
-                seconds += took
-            except ValueError as error:  # embeddings that are NaN
-                failure = failure or f"fold {fold}: {error}"
-                values.append(None)
-        trials.append(Trial(number, params, tuple(values), round(seconds, 3), failure))
+    with TemporaryDirectory() as folder:
+        study = Study(Path(folder), task.method, space, own_values(task.method, space), TRIALS)
+        while asked := list(study.ask()):
+            for number, params in asked:
+                study.tell(run_trial(collection, task.method, metric, number, params))
+        trials = study.told()
     best = best_trial(trials)
     rows = np.arange(len(collection.labels))
     runs = []

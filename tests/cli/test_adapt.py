@@ -128,8 +128,8 @@ def test_killed_while_the_head_is_saved_or_the_table_printed_the_same_command_pr
         (("--out", "h", "batch.size=1"), "'batch.size=1' is not a key of the loss; write loss.KEY=VALUE"),
         (("--out", "h", "--level", "order"), "has no column 'order'"),
         (("--out", "h", "--test", "t.npy"), "t.npy"),
-        (("--out", "h", "--dim", 100), "--dim 100 is more than the 12 numbers of an embedding"),
-        (("--out", "h", "--batch", "whole", "--images-per-class", 2), "--batch whole has all images of every class"),
+        (("--out", "h", "--dim", 100), "dim=100 is more than the 12 numbers of an embedding"),
+        (("--out", "h", "--batch", "whole", "--images-per-class", 2), "batch='whole' has all images of every class"),
         (("--out", "h", "--batch", "whole", "loss.mixup=true"), "SimilarityMixup"),
     ],
 )

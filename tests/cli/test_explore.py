@@ -106,7 +106,7 @@ def test_embeddings_in_a_file_with_their_manifest(folder, explored):
     np.save("v.npy", np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32))
     page = explored("v.npy", "--labels", "m.parquet")[0].get("/").text
     assert "exact search among 36 images, 5 dimensions" in page
-    assert "v has embeddings, but no model; start again with --model" in page
+    assert "v has embeddings, but no model; name the model that embedded it with model" in page
 
 
 def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored):

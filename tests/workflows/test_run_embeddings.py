@@ -127,7 +127,7 @@ def test_further_test_sets_have_folders_of_their_own(tmp_path, pictures):
     data = open_data(run, device="cpu")
     assert (data.origin.test, len(data.queries)) == ("fine", 8), "its manifest has no test images of its own"
     assert embeddings_folder(run, "fine").name == "embeddings-fine"
-    with pytest.raises(ValueError, match="only train; --test fine"):
+    with pytest.raises(ValueError, match="only train; choose test='fine'"):
         open_data(run, test="test", device="cpu")
     with pytest.raises(ValueError, match="no test set 'coarse'; choose from test, fine"):
         open_data(run, test="coarse")

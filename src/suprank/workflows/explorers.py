@@ -170,7 +170,7 @@ def query_embedder(
     chosen = Path(model) if model is not None else None if run is None else saved_model(run)
     if chosen is None:
         lacks = "has embeddings, but no model" if run is None else "has neither a folder “model” nor “best”"
-        return f"{data.name} {lacks}; start again with --model and the model that embedded it."
+        return f"{data.name} {lacks}; name the model that embedded it with model."
     from suprank.models.model_folder import custom_backbone  # imports torch
 
     if model is not None:

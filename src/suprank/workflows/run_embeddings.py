@@ -282,7 +282,7 @@ def _embed(
     manifest = _manifest(config, name)
     parts = choose_parts(manifest)
     if "train" in parts:
-        way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN_TEST else ""
+        way_out = f"; choose test={next(iter(config.data.tests))!r}" if config.data.tests and name == OWN_TEST else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
     if frozen:
         from suprank.system.custom_code import trusting
