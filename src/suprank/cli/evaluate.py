@@ -253,7 +253,7 @@ def evaluate(
         from suprank.cli.metric_table import print_and_save
         from suprank.evaluation.protocols import find_protocol
         from suprank.evaluation.truth import read_truth
-        from suprank.workflows.evaluate import distinct_names, evaluate_pair, levels_left_out, lists_kind
+        from suprank.workflows.evaluation import distinct_names, evaluate_pair, levels_left_out, lists_kind
         from suprank.workflows.heads import load_head
         from suprank.workflows.opening import open_data
 
@@ -401,7 +401,7 @@ def _shown_keys(
 
 def _is_embeddings(place: Path, against: Path, gallery: Path | None) -> bool:
     """Whether --against names embeddings, rather than a saved report. Refuse those that cannot be compared with."""
-    from suprank.workflows.evaluate import distinct_names
+    from suprank.workflows.evaluation import distinct_names
 
     if not against.exists() and not against.suffix:
         raise ValueError(
@@ -478,7 +478,7 @@ def _evaluate_lists(
     from suprank.evaluation.embedding_files import check_file
     from suprank.evaluation.quoted_metrics import distinct_keys
     from suprank.evaluation.report_files import is_report
-    from suprank.workflows.evaluate import distinct_names, evaluate_lists
+    from suprank.workflows.evaluation import distinct_names, evaluate_lists
 
     names = None if against is None else distinct_names(place, against)
     for file in (place, *([] if against is None else [against])):
