@@ -198,7 +198,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         ),
         (
             ("csv", "photos", "--table", "t.csv", "--path", "file", "--level", "species", "--all", "test"),
-            "t.csv:3: 'species' is blank; fill it in, leave the row out, or give it the split distractor.",
+            "t.csv:3: species is blank; fill it in, leave the row out, or give it the split distractor.",
         ),
         (
             ("csv", "photos", "--table", "out.csv", "--path", "file", "--level", "species", "--all", "test"),
