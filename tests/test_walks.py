@@ -24,11 +24,11 @@ LISTED = {
 }
 
 CALLS = {
+    "train": lambda: train(training_runs.recipe(training_runs.pictures(Path.cwd() / "t")), "run"),
     "evaluate": lambda: suprank.evaluate("e", progress=False),
     "report": lambda: suprank.report("e", out="r.html", queries=1, top=1),
     "explore": lambda: open_explorer(["e"]),
     "adapt": lambda: suprank.adapt("e", "head", AdaptConfig(steps=1)),
-    "train": lambda: train(training_runs.recipe(training_runs.pictures(Path.cwd() / "t")), "run"),
 }
 
 
