@@ -194,7 +194,7 @@ def test_the_commands_give_mtebs_number_of_a_task_whose_data_are_in_a_folder(lib
     assert "query: 10 images, gallery: 24 images" in printed
     embedder().save("model")
     done("embed", "model", "cub/manifest.parquet", "--out", "embedded", "--workers", 0, "--device", "cpu")
-    printed = done("evaluate", "embedded", "--protocol", "mieb", "--qrels", "cub/qrels.json", "--out", "report.json").stdout
+    printed = done("evaluate", "embedded", "--truth", "cub/qrels.json", "--out", "report.json").stdout
     task = library.mteb.get_task("CUB200I2IRetrieval")
     task.metadata = task.metadata.model_copy(update={"dataset": {**task.metadata.dataset, "path": str(data)}})
     task.load_data()

@@ -1,6 +1,7 @@
 """A folder of embeddings as `suprank evaluate` reads it: parts, labels by name, and which rows are one image."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -173,3 +174,34 @@ def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"id_column is for files and folders"):
         suprank.evaluate(np.eye(3), np.array([0, 0, 1]), id_column="id")
     assert suprank.evaluate(file, labels, metrics=["AP"]).n_queries == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("labels of another length", {"labels": [0, 0, 1]}, "labels have 3 rows and embeddings 4; give one row for each"),
+        ("an unknown level", {"metrics": ["AP/genus"]}, "AP/genus names no level of the labels; their levels are label0"),
+        (
+            "ids of another kind",
+            {"gallery": np.eye(4), "gallery_labels": [0] * 4, "ids": [1, 2, 3, 4], "gallery_ids": "abcd"},
+            "one type",
+        ),
+        ("too few ids", {"ids": ["a", "b"]}, "there are 2 ids for 4 rows of embeddings; give one for each"),
+        ("another width", {"gallery": np.eye(5), "gallery_labels": [0] * 5}, "embeddings have 4 dimensions and the gallery 5"),
+        ("a row of NaN", {"subject": np.full((4, 4), np.nan)}, "4 of 4 rows (0, 1, 2, 3) hold NaN"),
+        ("no file", {"subject": "gone", "labels": None}, "there is no gone; name a folder of `suprank train`"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence_with_a_way_out(name, arguments, complaint):
+    given = {"subject": np.eye(4, dtype=np.float32), "labels": [0, 0, 1, 1], "progress": False, **arguments}
+    if isinstance(ids := given.get("gallery_ids"), str):
+        given["gallery_ids"] = list(ids)
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=re.escape(complaint)):
+        suprank.evaluate(**given)
+
+
+def test_a_folder_with_a_part_that_was_not_finished_is_refused(tmp_path):
+    write(tmp_path, "test", ["a", "a"])
+    (tmp_path / "test" / "items.parquet").unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match="test"):
+        suprank.evaluate(tmp_path, progress=False)

@@ -148,7 +148,7 @@ def load_embedder(
     trust_code: bool = False,
     **settings: object,
 ) -> Embedder:
-    """Load the embedder saved in a folder, or make one from a timm backbone, with weights from a file or timm's own.
+    """Load the embedder saved in a folder, or that of a run, or make one from a timm backbone with weights of a file or timm's.
 
     `hf-hub:org/name` is an embedder that was pushed to the Hugging Face Hub, or else a timm model there. A backbone of the
     user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder or an embedder on the Hub that names
@@ -156,6 +156,8 @@ def load_embedder(
     """
     from suprank.models import Embedder
     from suprank.system.custom_code import HUB, is_code_name
+    from suprank.workflows.opening import is_run
+    from suprank.workflows.run_embeddings import load_run_model
 
     if isinstance(model, Embedder):
         return model
@@ -163,6 +165,8 @@ def load_embedder(
     if is_saved_embedder(name):
         if weights is not None or pretrained is not None or settings:
             raise ValueError(f"{name} is a saved embedder, with weights and settings of its own; leave the others out.")
+        if is_run(name):
+            return load_run_model(Path(name), trust_code=trust_code)[0]
         return Embedder.from_pretrained(name, trust_code=trust_code)
     is_code = is_code_name(name)
     if "/" in name and not is_code and not name.startswith(HUB):
@@ -250,8 +254,8 @@ def _warn_of_other_images(
     embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
 ) -> None:
     """Warn if images are read or embedded differently from those that the embedder's head was trained on."""
+    from suprank.evaluation.heads import warn_of_other_images
     from suprank.models import Head
-    from suprank.workflows.heads import warn_of_other_images
 
     if isinstance(embedder.head, Head):
         warn_of_other_images(embedder.head, _provenance(embedder, settings, precision, scales))

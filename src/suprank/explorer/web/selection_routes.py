@@ -49,10 +49,10 @@ Form = Annotated[FormData, Depends(_read_form)]
 
 def browse_values(explorer: Explorer, selection: ImageSelection, listing: Listing) -> dict[str, Any]:
     """What the list of images shows besides the images: filters, results, tags and saved selections."""
-    levels = explorer.source.levels
+    levels = explorer.data.levels
     results: list[list[QueryResult]] = []
     problems = [
-        f"AP and R@1 of {metrics.source.name} cannot be measured: {metrics.problem}."
+        f"AP and R@1 of {metrics.data.name} cannot be measured: {metrics.problem}."
         for metrics in explorer.node_metrics
         if levels and metrics.problem
     ]
