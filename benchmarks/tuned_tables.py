@@ -38,7 +38,7 @@ from suprank.evaluation import Report
 from suprank.evaluation.report_comparison import SIGNIFICANT
 from suprank.evaluation.statistics import SeedDifference, holm, paired_effect_size, seed_difference
 from suprank.evaluation.units import Units
-from suprank.experiments.comparisons import Comparison
+from suprank.experiments.experiment import Experiment
 from suprank.experiments.tables import Statistic
 from suprank.paper.contents import Row, TableItem, find_item
 
@@ -203,7 +203,7 @@ def collect(folder: Path, name: str, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / "comparison.csv", out / f"{name}.csv")
     shutil.copyfile(folder / "comparison-search.csv", out / f"{name}-search.csv")
-    record = Comparison.load(folder)
+    record = Experiment.load(folder)
     assert record is not None
     assert record.search is not None
     kept = TunedSet(name, out)

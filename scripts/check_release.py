@@ -55,7 +55,6 @@ VERBS = {
     "recipes": ("vision", "recipes"),
     "train": ("train", f"train photos/roadmap data.manifest=m.parquet run.epochs=1 {' '.join(SMALL)} --out run@"),
     "compare": ("train", f"compare photos/roadmap data.manifest=m.parquet {' '.join(SMALL)} --dry-run --out c@"),
-    "sweep": ("train", f"sweep photos/roadmap data.manifest=m.parquet {' '.join(SMALL)} --dry-run --out s@"),
     "adapt": ("train", "adapt e --out head@"),
     "paper": ("train", "paper"),
     "report": ("explore", "report e --out page@.html --queries 1 --top 2 -q"),

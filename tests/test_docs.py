@@ -114,7 +114,6 @@ PAGES = [
     "docs/training",
     "docs/adapting",
     "docs/evaluation",
-    "docs/protocols",
     "docs/losses",
     "docs/own-loops",
     "docs/ranking",

@@ -2,7 +2,7 @@
 
 Commands are functions too, each imported when it is first used:
 
-    suprank.train(config, folder)            suprank.compare(...)      suprank.sweep(...)        suprank.open_data(run)
+    suprank.train(config, folder)            suprank.compare(...)      suprank.open_data(run)
     suprank.embed(model, manifest, out)      suprank.evaluate(run)     suprank.report(run)      suprank.explore(run)
     suprank.search(embeddings, queries)      suprank.adapt(embeddings, head)   suprank.push_to_hub(run, repo_id)
 """
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from suprank.experiments import compare, sweep
+    from suprank.experiments import compare
     from suprank.training import train
     from suprank.workflows import adapt, embed, evaluate, explore, open_data, push_to_hub, report, search
 
@@ -28,7 +28,6 @@ __all__ = [
     "push_to_hub",
     "report",
     "search",
-    "sweep",
     "train",
 ]
 
@@ -42,7 +41,6 @@ _MODULES = {
     "push_to_hub": "suprank.workflows",
     "report": "suprank.workflows",
     "search": "suprank.workflows",
-    "sweep": "suprank.experiments",
     "train": "suprank.training",
 }
 

@@ -12,24 +12,24 @@ import pytest
 from suprank import experiments
 from suprank.evaluation import Report
 from suprank.evaluation.units import TRAINING
-from suprank.experiments import ExperimentStopped, plots, slurm
-from suprank.experiments import old_runner as runner
+from suprank.executors.local import ExperimentStopped
+from suprank.experiments import plots
+from suprank.experiments.experiment import Executor, lock_experiment
 from suprank.training.recipe import to_toml
 from suprank.training.run_folder import RunFolder
 from tests.cli.collection import done, invoke, refused
-from tests.experiments.runs import trainer_command, write_recipe
+from tests.experiments.runs import pretend, training_by, write_recipe
 from tests.training import runs
 
-SINGLE = "No row is bold: a single training says nothing about another one of the same recipe; train each with --seeds 3."
-TRAIN_COMMAND = runner.train_command  # which most tests are kept from
+SINGLE = "No row is bold: a single training says nothing about another one of the same recipe; train each with several seeds."
+train_in_processes = Executor.train
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The working folder with recipes, where training is the stand-in."""
+    """The working folder with recipes, where training is `pretend`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "train_command", trainer_command)
-    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(Executor, "train", training_by(pretend))
     for name, weight in {"low": 0.1, "high": 0.5, "broken": 0.6, "more": 0.8}.items():
         write_recipe(name, weight)
     write_recipe("fast", 0.9, optimizer={"lr": 0.25})
@@ -39,7 +39,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the figure, which takes most of the time."""
-    monkeypatch.setattr(plots, "draw_comparison", lambda table, files: True)
+    for function in ("draw_comparison", "draw_sweep"):
+        monkeypatch.setattr(plots, function, lambda table, files: True)
 
 
 def begun(*names):
@@ -70,12 +71,12 @@ def test_a_comparison_runs_all_and_writes_tables_and_figure(monkeypatch):
     assert r"high & 50.5$_{\pm 0.7}$ & -- & 25.2$_{\pm 0.4}$ \\" in written
     assert "50.50 ± 0.71" in result.stdout
     assert "**" not in result.stdout
-    assert "high,seed=1: finished" in result.stderr
-    assert "4/4" in result.stderr
+    assert "high,seed=1: done  R@1 51.00  0:00:00  (2 of 4 done, 0 running, 0 failed, about " in result.stderr
+    assert "(4 of 4 done, 0 running, 0 failed, best so far: R@1 51.00 (high,seed=1))" in result.stderr
     assert Path("c/comparison.csv").read_text().splitlines()[4].startswith('"low,seed=1",low,1,yes,3,30,1.5,0.11,')
     assert Path("c/comparison.png").stat().st_size > 1000
     assert ">high</text>" in Path("c/comparison.svg").read_text()
-    noted = json.loads(Path("c/comparison.json").read_text())
+    noted = json.loads(Path("c/experiment.json").read_text())
     assert noted["methods"]["low"]["settings"]["batch.size"] == 64
     assert noted["commands"] == ["suprank compare high.toml low.toml batch.size=64 --seeds 2 --out c"]
 
@@ -138,8 +139,9 @@ def test_a_run_that_fails_is_shown_and_resumed_when_the_command_is_given_again()
     command = ("compare", "low.toml", "broken.toml", "more.toml", "--out", "c")
     result = invoke(*command)
     assert result.exit_code == 1
-    assert "broken,seed=0 ended with exit code 1" in result.stderr
-    assert "the disk is full" in result.stderr
+    log = Path("c/logs/broken,seed=0.log").absolute()
+    assert f"broken,seed=0 failed: the disk is full\nIts log is {log}." in result.stderr
+    assert "(1 of 3 done, 0 running, 1 failed, about " in result.stderr
     assert "1 of 3 runs failed: broken,seed=0" in result.stderr
     assert "| broken | 0 of 1 | – | – | – | – |" in Path("c/comparison.md").read_text()
     Path("repaired").touch()
@@ -180,7 +182,7 @@ def test_another_optimizer_is_noted_before_the_runs_and_below_the_table():
 def test_recipes_may_differ_in_what_is_allowed_and_the_table_says_so():
     write_recipe("small", 0.3, batch={"size": 64})
     write_recipe("long", run={"epochs": 300})
-    assert "allow it with --may-differ batch.size" in refused("compare", "low.toml", "small.toml", "--out", "c")
+    assert "allow it by may_differ=batch.size" in refused("compare", "low.toml", "small.toml", "--out", "c")
     command = ("compare", "low.toml", "small.toml", "--may-differ", "batch.size", "--out", "c")
     assert len(done(*command, "--dry-run").stdout.splitlines()) == 2
     result = done(*command, "--quiet")
@@ -193,13 +195,14 @@ def test_recipes_may_differ_in_what_is_allowed_and_the_table_says_so():
     assert rows() == ["low", "small", "high"]
     assert "run.epochs is 300 in long" in refused("compare", "long.toml", "--out", "c")
     unknown = refused("compare", "low.toml", "--may-differ", "batch.sise", "--out", "c")
-    assert "--may-differ batch.sise is neither a key nor a table of the recipes" in unknown
+    assert "may_differ=batch.sise is neither a key nor a table of the recipes" in unknown
 
 
 def test_a_dry_run_prints_commands_and_makes_nothing(folder):
     result = done("compare", "low.toml", "high.toml", "batch.size=64", "--out", "c", "--dry-run")
     first, second = result.stdout.splitlines()
-    assert first.endswith(f"{folder}/low.toml batch.size=64 run.seed=0 --out {folder}/c/low,seed=0")
+    out = f"--out {folder}/c/low,seed=0 --resume"
+    assert first == f"suprank train {folder}/low.toml batch.size=64 run.seed=0 {out}"
     assert "high.toml" in second
     assert not Path("c").exists()
 
@@ -212,11 +215,14 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_made():
         ("low.toml", "low.toml"): "is given twice; leave one out",
         ("low.toml", "cub/roadmop"): "did you mean cub/roadmap",
         ("low.toml", "long.toml"): "run.epochs is 100 in low, 300 in long. Give one value for all, run.epochs=...",
-        ("low.toml", "batch.size=32,64"): "`suprank sweep` combines values",
+        ("low.toml", "loss.weight=0,1.5"): "low,loss.weight=1.5,seed=0 cannot be run",
+        ("low.toml", "loss.weight=0,"): "has an empty value",
+        ("low.toml", "loss.weight=0,1", "--relative-to", "loss.rho=1"): "relative_to=loss.rho=1 is no value of an axis",
+        ("low.toml", "loss.weight=0,1", "--tune", 3): "loss.weight has several values, and tune would",
         ("low.toml", "run.seed=0,1", "--seeds", 2): "both give the seeds",
-        ("low.toml", "--collect"): "has no comparison.json, so there is nothing to collect",
+        ("low.toml", "--collect"): "has no experiment.json, so there is nothing to collect",
         ("low.toml", "--metric", "nonsense"): "metric",
-        ("low.toml", "--name", "a/b"): "--name 'a/b' must be the beginning of a file's name",
+        ("low.toml", "--name", "a/b"): "name='a/b' must be the beginning of a file's name",
         ("low.toml", "--name", ""): "must be the beginning of a file's name",
     }.items():
         assert complaint in refused("compare", *words, "--out", "c")
@@ -230,7 +236,7 @@ def test_what_collecting_would_not_read_is_refused():
     assert "--collect runs nothing, so batch.size=64 would" in refused("compare", "batch.size=64", "--collect", "--out", "c")
     assert "--collect runs nothing, so --seeds 2 would" in refused("compare", "--seeds", 2, "--collect", "--out", "c")
     assert "so --may-differ run would" in refused("compare", "--may-differ", "run", "--collect", "--out", "c")
-    assert "high is not in the comparison; choose from low" in refused("compare", "high", "--collect", "--out", "c")
+    assert "high is not in the experiment; choose from low" in refused("compare", "high", "--collect", "--out", "c")
     assert "no run measured NDCG" in refused("compare", "--metric", "NDCG", "--collect", "--out", "c")
 
 
@@ -247,27 +253,10 @@ def test_tuning_needs_its_number_of_trials_and_collecting_none():
     for option in (("--folds", 2), ("--search", "loss.tau="), ("--tune-metric", "AP"), ("--fold-level", "genus")):
         assert f"{option[0]} is an option of the search" in refused("compare", "low.toml", *option, "--out", "c")
     assert "--collect runs nothing, so --tune 3 would" in refused("compare", "--tune", 3, "--collect", "--out", "c")
-    assert "--search loss.tau must be KEY=LOW:HIGH" in refused(
+    assert "search=loss.tau must be KEY=LOW:HIGH" in refused(
         "compare", "low.toml", "--tune", 3, "--search", "loss.tau", "--out", "c"
     )
     assert not Path("c").exists()
-
-
-def test_processes_can_be_kept_on_this_machine_only(monkeypatch):
-    given = []
-    monkeypatch.setattr(runner, "run_tasks", lambda waiting, *_, workers, **__: given.append(workers) or iter(()))
-    done("compare", "low.toml", "--out", "c", "--keep-processes")
-    done("compare", "low.toml", "--out", "c")
-    assert isinstance(given[0], experiments.WorkerPool)
-    assert given[1] is None
-    done("sweep", "low.toml", "--out", "s", "--keep-processes")
-    assert isinstance(given[2], experiments.WorkerPool)
-    for command in ("compare", "sweep"):
-        refusal = refused(command, "low.toml", "--out", "d", "--keep-processes", "--slurm", "partition=gpu")
-        assert "--keep-processes is for runs on this machine" in refusal
-    monkeypatch.setattr(experiments.fork_server, "is_supported", lambda: False)
-    assert "only Linux can keep the processes" in refused("compare", "low.toml", "--out", "d", "--keep-processes")
-    assert not Path("d").exists()
 
 
 def test_a_dry_run_of_a_search_says_how_many_runs_it_has():
@@ -285,33 +274,58 @@ def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch):
     assert not Path("c").exists()
 
 
-def test_a_folder_in_which_a_sweep_works_is_refused(folder):
+def test_a_folder_in_which_an_experiment_works_is_refused(folder):
     Path("c").mkdir()
-    with runner.lock_experiment(folder / "c"):
-        assert "is running a sweep or comparison" in refused("compare", "low.toml", "--out", "c")
+    with lock_experiment(folder / "c"):
+        assert "is running an experiment in" in refused("compare", "low.toml", "--out", "c")
 
 
 def test_stopping_says_how_to_go_on(monkeypatch):
-    def stopped(*arguments, **options):
+    def stopped(*arguments):
         raise ExperimentStopped(2)
         yield
 
-    monkeypatch.setattr(runner, "run_tasks", stopped)
+    monkeypatch.setattr(Executor, "train", stopped)
     result = invoke("compare", "low.toml", "high.toml", "--out", "c")
     assert result.exit_code == 130
     assert "stopped by SIGINT" in result.stderr
     assert "same command again" in result.stderr
 
 
+# Several values of a key
+
+
+def test_values_have_a_table_and_a_figure_and_so_has_the_increase_over_one():
+    values = ("loss.weight=0.1,0.5", "batch.size=32,64", "--relative-to", "loss.weight=0.1")
+    result = done("compare", "low.toml", *values, "--metric", "R@1", "--out", "c")
+    assert Path("c/comparison.md").read_text().splitlines()[:4] == [
+        "| loss.weight | batch.size | R@1, % | s |",
+        "| --- | --- | ---: | ---: |",
+        "| 0.1 | 32 | 10.00 | 1.5 |",
+        "| 0.1 | 64 | 10.00 | 1.5 |",
+    ]
+    assert r"loss.weight=0.1, batch.size=32 & 10.0 \\" in Path("c/comparison.tex").read_text()
+    assert "λ" in Path("c/comparison.svg").read_text()
+    assert Path("c/comparison-relative.md").read_text().splitlines()[2] == "| 0.5 | 32 | 400.00 |"
+    assert "relative to λ = 0.1" in Path("c/comparison-relative.svg").read_text()
+    assert "400.00" in result.stdout
+
+
 @pytest.mark.usefixtures("undrawn")
-def test_runs_can_be_submitted_to_a_cluster(monkeypatch):
-    given = []
-    monkeypatch.setattr(slurm, "submit_tasks", lambda *arguments: given.append(arguments) or {})
-    result = done("compare", "low.toml", "high.toml", "--out", "c", "--slurm", "cluster=local", "--slurm", "time=2")
-    ((tasks, _, cluster, parameters),) = given
-    assert [task.name for task in tasks] == ["low,seed=0", "high,seed=0"]
-    assert (cluster, parameters["slurm_job_name"]) == ("local", "suprank-compare")
-    assert "none of 2 runs is finished" in result.stderr
+def test_values_are_combined_with_every_recipe_and_further_ones_are_added():
+    done("compare", "low.toml", "loss.tau=0.1,0.2", "--out", "c", "-q")
+    assert rows() == ["0.1", "0.2"]
+    done("compare", "high.toml", "loss.tau=0.1", "--out", "c", "-q")
+    assert "| high | 0.1 | 50.00 |" in Path("c/comparison.md").read_text()
+    assert "| low | 0.2 | 10.00 |" in Path("c/comparison.md").read_text()
+    assert begun("low,loss.tau=0.1,seed=0", "high,loss.tau=0.1,seed=0") == [1, 1]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_value_in_brackets_is_printed_as_it_is():
+    result = done("compare", "low.toml", "model.weights='[b]','[i]'", "--out", "c", "--quiet")
+    assert "'[b]'" in result.stdout
+    assert "| '[b]' |" in Path("c/comparison.md").read_text()
 
 
 def test_without_matplotlib_there_are_tables_and_no_figure(monkeypatch):
@@ -327,7 +341,7 @@ def test_without_matplotlib_there_are_tables_and_no_figure(monkeypatch):
 
 @pytest.mark.slow
 def test_a_loss_is_trained_and_compared(folder, monkeypatch):
-    monkeypatch.setattr(runner, "train_command", TRAIN_COMMAND)
+    monkeypatch.setattr(Executor, "train", train_in_processes)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     manifest = runs.pictures(folder / "pictures")
     Path("tree.toml").write_text(to_toml(runs.recipe(manifest, loss={"name": "happier", "weight": 0.1})))

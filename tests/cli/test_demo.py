@@ -1,9 +1,6 @@
-"""suprank demo: what it trains and on what, its table, how it ends and goes on; refusals.
+"""suprank demo: what it trains and on what, its table, how it ends and goes on; refusals."""
 
-Trainings are forked here, from a process that has imported all they need; `tests/experiments/test_parallel.py` spawns them.
-"""
-
-import multiprocessing
+import json
 import os
 import re
 import signal
@@ -16,36 +13,33 @@ import pytest
 from suprank.cli import demo as verb
 from suprank.data import Manifest
 from suprank.evaluation import Report
-from suprank.experiments import parallel
-from suprank.experiments.parallel import TrainingError
+from suprank.executors.local import Crashed, ExperimentStopped
+from suprank.experiments.experiment import Executor
 from suprank.training import checkpoint
 from suprank.training.recipe import read_recipe
 from tests.cli.collection import done, invoke, photographs, refused
+from tests.experiments.runs import training_by
 
 pytestmark = pytest.mark.xdist_group("demo")  # its trainings are started once, and not by every worker of pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "images": {"size": 32, "test_resize": 32},
-    "batch": {"size": 32},
-    "logging": {"every": 1, "tensorboard": False},
-    "engine": {"accelerator": "cpu"},
+    **{"images.size": 32, "images.test_resize": 32, "batch.size": 32, "logging.every": 1, "logging.tensorboard": False},
+    "engine.accelerator": "cpu",
 }
-FORK = multiprocessing.get_context("fork")
-_recipe = verb._recipe
+settings = verb._settings
 
 
-def small_recipe(*arguments):
-    """The demo's recipe, for the 72 training images below."""
-    config = _recipe(*arguments)
-    return config.model_copy(update={name: getattr(config, name).model_copy(update=table) for name, table in SMALL.items()})
+def small_settings(*arguments):
+    """The demo's settings, for the 72 training images below."""
+    return settings(*arguments) | SMALL
 
 
 def command_line():
-    """`suprank` with small recipes, for a process of its own."""
+    """`suprank` with small trainings, for a process of its own."""
     from suprank.cli.main import main
 
-    verb._recipe, parallel.SPAWN = small_recipe, FORK
+    verb._settings = small_settings
     main()
 
 
@@ -75,20 +69,26 @@ def report(h_ap, levels):
 @pytest.fixture
 def training(monkeypatch):
     """In place of training: remembers what it was asked for, writes reports, and ends as it is told to."""
-    fake = SimpleNamespace(calls=[], error=None, stopped=None, levels=("class", "group"))
+    fake = SimpleNamespace(runs=[], jobs=0, error=None, stopped=None, levels=("class", "group"))
 
-    def trained(runs, processes, display):
-        fake.calls.append((runs, processes))
+    def write(config, folder):
+        fake.runs.append((config, folder))
         if fake.error is not None:
             raise fake.error
-        for h_ap, (config, folder) in zip((0.375, 0.5), runs.values(), strict=True):
-            for epoch, value in ((0, 0.125), (config.run.epochs, h_ap)):
-                path = folder / "reports" / f"test-epoch-{epoch:04}.json"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                report(value, fake.levels).save(path)
-        return fake.stopped
+        for epoch, value in ((0, 0.125), (config.run.epochs, 0.5 if config.loss.name == "happier" else 0.375)):
+            path = folder / "reports" / f"test-epoch-{epoch:04}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            report(value, fake.levels).save(path)
+        metrics = {"test": {"R@1": 0.5}}
+        (folder / "result.json").write_text(json.dumps({"epoch": 8, "step": 9, "seconds": 1, "metrics": metrics}))
 
-    monkeypatch.setattr(parallel, "train_in_parallel", trained)
+    def train(executor, tasks, *rest):
+        fake.jobs = executor.jobs
+        if fake.stopped is not None:
+            raise ExperimentStopped(fake.stopped)
+        return training_by(write)(executor, tasks, *rest)
+
+    monkeypatch.setattr(Executor, "train", train)
     monkeypatch.setattr(verb, "_page", lambda folder, *runs_and_name: folder / "report.html")
     return fake
 
@@ -108,7 +108,7 @@ def interrupted(forked, pictures):
     command = ("demo", "--data", "m.parquet", "--epochs", 16)
     process = forked.start(*command, cwd=pictures, call="tests.cli.test_demo:command_line")
     try:
-        begun = [pictures / f"runs/demo/m-seed0-16epochs/{name}/metrics.jsonl" for name in ("smooth-ap", "happier")]
+        begun = [pictures / f"runs/demo/m-seed0-16epochs/{name},seed=0/metrics.jsonl" for name in ("smooth-ap", "happier")]
         end = time.monotonic() + 120
         while not all(file.is_file() and '"loss"' in file.read_text() for file in begun):
             assert time.monotonic() < end, process.end(1)
@@ -122,51 +122,46 @@ def interrupted(forked, pictures):
 
 def test_ctrl_c_saves_both_trainings_and_says_that_the_same_command_goes_on(interrupted):
     assert interrupted.code == 130
-    assert interrupted.errors.endswith("stopped; the same command continues the runs.\nsuprank: stopped.\n")
+    assert "stopped by SIGINT; the runs have saved what they had. Give the same command again" in interrupted.errors
     assert "Traceback" not in interrupted.errors
     assert "HAPPIER − Smooth-AP" not in interrupted.out
     for name in ("smooth-ap", "happier"):
-        assert checkpoint.newest_step(interrupted.folder / "runs/demo/m-seed0-16epochs" / name / "checkpoints") > 0
+        assert checkpoint.newest_step(interrupted.folder / f"runs/demo/m-seed0-16epochs/{name},seed=0/checkpoints") > 0
 
 
 def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(interrupted, monkeypatch):
     monkeypatch.chdir(interrupted.folder)
-    monkeypatch.setattr(verb, "_recipe", small_recipe)
-    monkeypatch.setattr(parallel, "SPAWN", FORK)
+    monkeypatch.setattr(verb, "_settings", small_settings)
     result = done("demo", "--data", "m.parquet", "--epochs", 16)
     assert "train  72 images: 18 class, 6 group" in result.stdout
     assert "test   72 images: 18 class, 6 group" in result.stdout
-    assert result.stderr.count(": resuming from runs/demo/m-seed0-16epochs") == 2
     folder = Path("runs/demo/m-seed0-16epochs")
+    assert all("resuming from" in (folder / "logs" / f"{name},seed=0.log").read_text() for name in ("smooth-ap", "happier"))
+    assert "(2 of 2 done, 0 running, 0 failed, best so far: " in result.stderr
     reports = [
         Report.load(folder / name)
         for name in (
-            *("happier/reports/test-epoch-0000.json", "smooth-ap/reports/test-epoch-0016.json"),
-            "happier/reports/test-epoch-0016.json",
+            *("happier,seed=0/reports/test-epoch-0000.json", "smooth-ap,seed=0/reports/test-epoch-0016.json"),
+            "happier,seed=0/reports/test-epoch-0016.json",
         )
     ]
     for metric in ("R@1", "AP", "H-AP", "NDCG", "ASI", "AP/group"):
         numbers = [100 * one[metric] for one in reports]
         assert row(result.stdout, metric) == [f"{number:.1f}" for number in numbers] + [f"{numbers[2] - numbers[1]:+.1f}"]
     assert reports[2]["H-AP"] > reports[0]["H-AP"], "training helps"
-    for label, name in {"Smooth-AP": "smooth-ap", "HAPPIER": "happier"}.items():
+    for label, name in {"Smooth-AP": "smooth-ap,seed=0", "HAPPIER": "happier,seed=0"}.items():
         assert f"{label}: {folder / name / 'model'}\n" in result.stdout
         assert (folder / name / "model").is_dir()
     assert f"What they retrieve, side by side: {folder / 'report.html'}\n" in result.stdout
-    printed = [
-        line for line in result.stderr.splitlines() if re.match(r"(untrained|HAPPIER, epoch 8|Smooth-AP, epoch 8): R@1 ", line)
-    ]
-    assert printed
-    assert len(printed) == len(set(printed)), "metrics while it trains, each once"
     page = (folder / "report.html").read_text()
     assert "<title>HAPPIER against Smooth-AP on m</title>" in page
     assert all(f'<section id="{name}"' in page for name in ("metrics", "training", "map", "better", "worst", "random", "step"))
 
-    monkeypatch.setattr(parallel, "SPAWN", None)  # no process is begun
+    monkeypatch.setattr("suprank.executors.local.CONTEXT", None)  # no process is begun
     monkeypatch.setattr("suprank.workflows.reports.report", None)  # nor is the page made again
     again = done("demo", "--data", "m.parquet", "--epochs", 16)
     assert again.stdout == result.stdout
-    assert again.stderr.count("is finished already.") == 2
+    assert "2 of 2 runs are finished already." in again.stderr
 
 
 # What is trained
@@ -174,26 +169,20 @@ def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(
 
 def test_both_methods_are_trained_alike_but_for_the_loss(training):
     done("demo", "--data", "m.parquet", "--epochs", 3, "--seed", 7, "--out", "here")
-    (((label, (plain, one)), (other_label, (whole, other))),) = [tuple(runs.items()) for runs, _ in training.calls]
-    assert (label, one) == ("Smooth-AP", Path("here/m-seed7-3epochs/smooth-ap"))
-    assert (other_label, other) == ("HAPPIER", Path("here/m-seed7-3epochs/happier"))
+    (plain, one), (whole, other) = training.runs
+    here = Path("here/m-seed7-3epochs").absolute()
+    assert (one, other) == (here / "smooth-ap,seed=7", here / "happier,seed=7")
     assert (plain.loss.name, whole.loss.name) == ("smooth-ap", "happier")
     assert plain.model_copy(update={"loss": whole.loss, "proxies": whole.proxies}) == whole
     assert (whole.data.manifest, whole.run.epochs, whole.run.seed) == ("m.parquet", 3, 7)
     assert whole.evaluation.at_start, "for the column of the untrained network"
-
-
-def test_each_seed_has_a_folder_and_the_epochs_are_few(training):
-    for seed in (0, 1):
-        done("demo", "--data", "m.parquet", "--seed", seed)
-    configs_and_folders = [runs["HAPPIER"] for runs, _ in training.calls]
-    assert [folder for _, folder in configs_and_folders] == [Path(f"runs/demo/m-seed{seed}-8epochs/happier") for seed in (0, 1)]
-    assert all((config.run.epochs, config.evaluation.every) == (8, 4) for config, _ in configs_and_folders)
+    done("demo", "--data", "m.parquet")
+    assert [(config.run.epochs, config.evaluation.every) for config, _ in training.runs[2:]] == [(8, 4)] * 2
 
 
 def test_28_epochs_are_the_recipe_whose_results_are_listed(training):
     done("demo", "--data", "m.parquet", "--epochs", 28)
-    config, _ = training.calls[0][0]["HAPPIER"]
+    config, _ = training.runs[1]
     recipe = read_recipe("emoji/happier", ["data.manifest=m.parquet"])
     assert (config.run, config.optimizer, config.batch) == (recipe.run, recipe.optimizer, recipe.batch)
 
@@ -210,19 +199,16 @@ def test_a_manifest_elsewhere_is_found_by_a_relative_path(training, folder, monk
     (folder / "below").mkdir()
     monkeypatch.chdir(folder / "below")
     done("demo", "--data", "../m.parquet")
-    ((runs, _),) = training.calls
-    config, run = runs["HAPPIER"]
+    config, _ = training.runs[1]
     assert config.data.manifest == "../m.parquet"
-    assert run == Path("runs/demo/m-seed0-8epochs/happier")
 
 
 def test_a_core_trains_one_network_at_a_time_and_further_cores_prepare_images(training, monkeypatch):
     for cores, at_once, workers in ((1, 1, 0), (2, 2, 0), (3, 2, 0), (4, 2, 1), (16, 2, 2)):
         monkeypatch.setattr("suprank.data.workers.default_workers", lambda cores=cores: cores)
-        done("demo", "--data", "m.parquet")
-        runs, processes = training.calls[-1]
-        assert processes == at_once
-        assert [config.data.workers for config, _ in runs.values()] == [workers, workers]
+        done("demo", "--data", "m.parquet", "--seed", cores)
+        assert training.jobs == at_once
+        assert [config.data.workers for config, _ in training.runs[-2:]] == [workers, workers]
 
 
 def drawn(monkeypatch, missing=()):
@@ -244,13 +230,13 @@ def test_emoji_are_the_first_choice_where_npm_is_and_glyphs_elsewhere(training, 
     for there, name in ((True, "emoji"), (False, "glyphs")):
         monkeypatch.setattr("suprank.data.importers.emoji.available", lambda there=there: there)
         assert f"Training on {name}.\n" in done("demo").stdout
-        config, run = training.calls[-1][0]["HAPPIER"]
+        config, run = training.runs[-1]
         # Its own recipe, but for what a demo changes.
         changed = {"data": {"workers": config.data.workers}, "run": {"epochs": 8}, "evaluation": {"every": 4}}
         own = read_recipe(f"{name}/happier")
         tables = {table: getattr(own, table).model_copy(update=entries) for table, entries in changed.items()}
         assert config == own.model_copy(update=tables)
-        assert run == Path(f"runs/demo/{name}-seed0-8epochs/happier")
+        assert run == Path(f"runs/demo/{name}-seed0-8epochs/happier,seed=0").absolute()
     assert asked == ["emoji", "glyphs"]
 
 
@@ -266,7 +252,7 @@ def test_glyphs_stand_in_for_emoji_that_cannot_be_fetched_but_not_for_those_aske
     monkeypatch.setattr("suprank.data.importers.emoji.available", lambda: True)
     output = done("demo").stdout
     assert "no emoji: npm [bold] found no network.\nTaking glyphs instead." in output
-    assert training.calls[0][0]["HAPPIER"][0].data.manifest == "glyphs"
+    assert training.runs[0][0].data.manifest == "glyphs"
     assert "found no network." in refused("demo", "--data", "emoji")
 
 
@@ -323,25 +309,19 @@ def test_a_stopped_demo_ends_with_the_shells_code_and_without_a_table(training, 
     training.stopped = number
     ended = invoke("demo", "--data", "m.parquet")
     assert ended.exit_code == 128 + number
-    assert "the same command continues the runs." in ended.stderr
+    assert "Give the same command again to resume them" in ended.stderr
     assert "H-AP" not in ended.stdout
 
 
-def test_a_bad_end_is_told_in_a_line(training):
-    training.error = TrainingError("HAPPIER was killed by SIGKILL")
+@pytest.mark.parametrize("error", [Crashed(-9), ValueError("batch_size=128 needs 32 classes."), RuntimeError("a bug")])
+def test_a_run_that_fails_is_said_with_its_log_and_there_is_no_table(training, error):
+    training.error = error
     ended = invoke("demo", "--data", "m.parquet")
     assert ended.exit_code == 1
-    assert ended.stderr == "suprank: HAPPIER was killed by SIGKILL\n"
-
-
-def test_what_training_refuses_is_refused_in_plain_words(training):
-    training.error = ValueError("batch_size=128 needs 32 classes.")
-    assert "batch_size=128 needs 32 classes." in refused("demo", "--data", "m.parquet")
-
-
-def test_a_fault_of_ours_keeps_its_traceback(training):
-    training.error = RuntimeError("a bug")
-    assert isinstance(invoke("demo", "--data", "m.parquet").exception, RuntimeError)
+    assert str(error) in ended.stderr
+    assert f"Its log is {Path('runs/demo/m-seed0-8epochs/logs/happier,seed=0.log').absolute()}." in ended.stderr
+    assert "2 of 2 runs failed: smooth-ap,seed=0, happier,seed=0. Given again, the command resumes them." in ended.stderr
+    assert "H-AP" not in ended.stdout
 
 
 @pytest.mark.parametrize(

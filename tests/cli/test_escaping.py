@@ -13,7 +13,8 @@ import torch
 from suprank.cli import terminal
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
-from suprank.experiments import Combination, runs_csv
+from suprank.experiments.grid import Combination
+from suprank.experiments.results import runs_csv
 from suprank.files.spreadsheets import csv_bytes, original_text, safe_cell
 from tests.cli.collection import done, invoke, photographs, refused
 from tests.hierarchy.branches import plain, write_branch
@@ -129,7 +130,7 @@ def test_tables_of_people_are_safe_and_those_of_programs_are_as_they_are(tmp_pat
     assert cells(csv_bytes(["a"], [["=1"]], raw=True).decode()) == {"a", "=1"}
 
 
-def test_tables_of_sweeps_and_reports_are_safe():
+def test_tables_of_experiments_and_reports_are_safe():
     run = Combination((("loss.name", "=1"), ("loss.weight", "-0.5")))
     assert {"'=1", "-0.5"} <= cells(runs_csv({run: None}))
     assert "=1" in cells(runs_csv({run: None}, raw=True))

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import suprank
 from suprank import evaluation
-from suprank.cli import evaluate as evaluate_command
 from suprank.cli.app import app
 from suprank.cli.main import main
 from suprank.evaluation import Report
@@ -454,23 +453,16 @@ def test_an_earlier_report_is_read_before_anything_is_computed(monkeypatch):
 
 
 @pytest.mark.filterwarnings("always::suprank.evaluation.QueryInGalleryWarning")
-def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_the_command_line():
+def test_a_gallery_that_is_the_queries_is_said_in_one_line():
     same = ("q.npy", "--labels", "q.csv", "--gallery", "q.npy", "--gallery-labels", "q.csv", "--device", "cpu")
     result = invoke(*same, "--save-run", "run.trec")
     assert result.exit_code == 0, result.output
     output = [line for line in result.stderr.splitlines() if "warning" in line]
     assert len(output) == 1, "once, though evaluation and the rankings both see it"
     assert output[0].startswith("warning: the gallery is the queries themselves: ")
-    assert "--id" in output[0]
-    assert "leave out --gallery and --gallery-labels" in output[0]
-    assert "self_index" not in output[0]
+    assert "give ids (of files id_column)" in output[0]
     assert "warnings.warn" not in result.stderr
     assert "warning" not in invoke("q.npy", "--labels", "q.csv", "--device", "cpu").stderr
-
-
-def test_a_warning_is_printed_while_the_evaluation_is_still_being_imported(monkeypatch):
-    monkeypatch.setitem(sys.modules, "suprank.evaluation", None)
-    assert evaluate_command._warning(DeprecationWarning("numba: old")) == "numba: old"
 
 
 @pytest.mark.filterwarnings("always::suprank.files.labels.LabelSpellingWarning")

@@ -98,7 +98,6 @@ NOWHERE = "/proc/nowhere"  # in which not even root can make files
         ("models", "create", "none", "--out", NOWHERE),
         ("models", "export", "none", "--out", f"{NOWHERE}.pt2"),
         ("compare", "glyphs/happier", "--out", NOWHERE),
-        ("sweep", "glyphs/happier", "--out", NOWHERE),
     ],
     ids=lambda arguments: " ".join(map(str, arguments[:2])),
 )
@@ -109,8 +108,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(arguments)
 @pytest.mark.parametrize(
     ("arguments", "mark"),
     [
-        (("compare", "glyphs/happier", "--out", "photos"), "comparison.json"),
-        (("sweep", "glyphs/happier", "run.seed=0", "--out", "photos"), "sweep.json"),
+        (("compare", "glyphs/happier", "--out", "photos"), "experiment.json"),
         (("hierarchy", "new", "photos", "--labels", "labels.txt"), "project.sqlite"),
     ],
 )

@@ -18,7 +18,6 @@ def test_help_names_every_verb():
             "demo",
             "train",
             "recipes",
-            "sweep",
             "compare",
             "report",
             "explore",

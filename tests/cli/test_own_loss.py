@@ -1,7 +1,7 @@
-"""A loss of the user's own through the command line: train, resume, two processes, compare, sweep, and evaluate without it.
+"""A loss of the user's own through the command line: train, resume, two processes, compare, and evaluate without it.
 
-Compare and sweep train in this process. That they start processes is for `test_compare.py`, and that each process loads code of
-the user's own for the test of two here.
+Compare trains in this process here. That each process loads code of the user's own is for the test of two, and for
+`test_train_run.py`.
 """
 
 import json
@@ -12,10 +12,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from suprank.experiments import old_runner as runner
+from suprank.experiments.experiment import Executor
+from suprank.training.loop import train
 from suprank.training.recipe import read_recipe, to_toml
 from tests.cli.collection import done, invoke, refused
 from tests.cli.test_own_backbone import MINE as NETWORK
+from tests.experiments.runs import training_by
 from tests.training.runs import pictures, recipe
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +51,7 @@ def folder(tmp_path, monkeypatch, manifest, forget_consents):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setattr(runner, "_run_here", train_here)
+    monkeypatch.setattr(Executor, "train", training_by(lambda config, folder: train(config, folder, resume=True)))
     for function in ("draw_sweep", "draw_comparison"):  # the figure takes longer than the runs
         monkeypatch.setattr(f"suprank.experiments.plots.{function}", lambda *_, **__: True)
     Path("mine.py").write_text(MINE)
@@ -58,13 +60,6 @@ def folder(tmp_path, monkeypatch, manifest, forget_consents):
     Path("mine.toml").write_text(to_toml(recipe(manifest, loss=mine, **short)))
     Path("roadmap.toml").write_text(to_toml(recipe(manifest, **short)))
     return tmp_path
-
-
-def train_here(waiting, *_, workers=None):
-    """In place of `runner._run_here`: the commands of the runs, in this process."""
-    for task in waiting:
-        done(*task.command[task.command.index("train") :])
-    return []
 
 
 def weights(run):
@@ -88,13 +83,13 @@ def test_the_code_of_a_strangers_recipe_is_not_run_without_consent():
     for command in (
         ("train", "mine.toml", "--dry-run"),
         ("train", "mine.toml", "--out", "out"),
-        ("sweep", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "out"),
+        ("compare", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "out"),
         ("compare", "mine.toml", "roadmap.toml", "--out", "out"),
         ("compare", "mine.toml", "roadmap.toml", "--out", "out", "--tune", 2, "--dry-run"),
     ):
         reason = refused(*command)
         assert f"its loss is mine.py:MyLoss, and loading it runs {Path('mine.py').absolute()} (SHA-256 " in reason
-        assert "add --trust-code" in reason
+        assert "trust_code=True" in reason
         assert not Path("was-run").exists()
         assert not Path("out").exists()
     done("train", "roadmap.toml", "loss=", "loss.name=mine.py:MyLoss", "--dry-run")
@@ -123,10 +118,10 @@ def test_train_resume_and_evaluate_without_the_code():
 def test_two_processes_train_the_network_and_the_parameters_of_one(forked, folder):
     """Each of them loads the loss, and here a backbone too, by itself."""
     Path("network.py").write_text(NETWORK)
-    train = ("train", "mine.toml", "model.backbone=network.py:build", "--trust-code")
-    done(*train, "--out", "one", "-q")
+    command = ("train", "mine.toml", "model.backbone=network.py:build", "--trust-code")
+    done(*command, "--out", "one", "-q")
     variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "GLOO_SOCKET_IFNAME": "lo"}
-    first = forked.start(*train, "engine.devices=2", "--out", "two", "-q", cwd=folder, variables=variables)
+    first = forked.start(*command, "engine.devices=2", "--out", "two", "-q", cwd=folder, variables=variables)
     code, _, errors = first.end(timeout=300)
     assert code == 0, errors
     for name, value in weights("one").items():
@@ -142,7 +137,7 @@ def test_compare_puts_it_beside_roadmap():
     rows = [line.split(" | ")[0] for line in Path("c/comparison.md").read_text().splitlines()]
     assert rows[2:4] == ["| mine", "| roadmap"]
     assert "R@1" in result.stdout
-    settings = json.loads(Path("c/comparison.json").read_text())["methods"]["mine"]["settings"]
+    settings = json.loads(Path("c/experiment.json").read_text())["methods"]["mine"]["settings"]
     assert (settings["loss.name"], settings["loss.arguments"]) == ("mine.py:MyLoss", {"margin": 0.1})
     assert Path("c/mine,seed=0/code/loss/mine.py").is_file()
     Path("mine.py").write_text(MINE.replace("/ 0.1", "/ 0.2"))
@@ -150,8 +145,8 @@ def test_compare_puts_it_beside_roadmap():
     assert "has changed since the run in" in refused(*again)
 
 
-def test_sweep_goes_over_its_arguments():
-    done("sweep", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "s", "-q", "--trust-code")
-    assert Path("s/table.md").read_text().splitlines()[2].startswith("| 0.1 |")
-    found = [weights(f"s/loss.arguments.margin={margin},seed=0") for margin in (0.1, 0.4)]
+def test_compare_goes_over_its_arguments():
+    done("compare", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "s", "-q", "--trust-code")
+    assert Path("s/comparison.md").read_text().splitlines()[2].startswith("| 0.1 |")
+    found = [weights(f"s/mine,loss.arguments.margin={margin},seed=0") for margin in (0.1, 0.4)]
     assert any(not torch.equal(found[0][name], found[1][name]) for name in found[0])

@@ -10,23 +10,25 @@ import pytest
 from rich.console import Console
 
 from suprank.cli import paper as command
-from suprank.experiments import ExperimentStopped, plots
-from suprank.experiments import old_runner as runner
+from suprank.executors.local import ExperimentStopped
+from suprank.experiments import plots
+from suprank.experiments.experiment import Executor
 from suprank.paper.contents import contents
 from suprank.paper.runs import PaperRuns
 from tests.cli.collection import done, invoke, refused
+from tests.experiments.runs import training_by
 from tests.paper import miniature
 
 ROOT = Path(__file__).parents[2]
 COMPARISONS = ROOT / "benchmarks" / "results" / "comparison"
-XBM = ("paper", "tab:compa_xbm", "--small", "--on", "glyphs", "--out", "out")
+XBM = ("paper", "tab:compa_xbm", "--small", "--dataset", "glyphs", "--out", "out")
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The working folder, where results are pretended."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "_run_here", miniature.pretend)
+    monkeypatch.setattr(Executor, "train", training_by(miniature.pretend))
     return tmp_path
 
 
@@ -57,19 +59,22 @@ def test_all_tables_and_figures_are_listed():
         (["tab:compa"], "the paper has no tab:compa; did you mean tab:compa_xbm?"),
         (["compa_xbm"], "name a folder for what is written: suprank paper compa_xbm --out DIR"),
         (["run.epochs=1"], "run.epochs=1 changes runs, but no label is named"),
-        (["compa_xbm", "--out", "file"], "--out file is a file; name a folder."),
-        (["compa_xbm", "--out", "out", "--data", "nowhere"], "--data nowhere does not exist; name a folder."),
-        (["compa_xbm", "--out", "out", "--data", "file", "--small"], "--data file is a file; name a folder."),
+        (["compa_xbm", "--out", "file"], "out='file' is a file; name a folder."),
+        (["compa_xbm", "--out", "out", "--data", "nowhere"], "data='nowhere' does not exist; name a folder."),
+        (["compa_xbm", "--out", "out", "--data", "file", "--small"], "data='file' is a file; name a folder."),
         (["compa_xbm", "--out", "out", "--seeds", "0"], "greater than or equal to 1"),
-        (["compa_xbm", "--out", "out", "--small", "--on", "sop"], "--on sop is none of the datasets of compa_xbm; choose from"),
+        (
+            ["compa_xbm", "--out", "out", "--small", "--dataset", "sop"],
+            "datasets='sop' is none of the datasets of compa_xbm; choose from",
+        ),
         (["compa_xbm", "--out", "out", "--method", "roadmp"], "choose from contrastive-xbm, roadmap."),
-        (["smooth_rank", "--out", "out", "--on", "sop"], "smooth_rank needs no dataset; leave out --on sop."),
-        (["smooth_rank", "--out", "out", "--method", "csl"], "--method chooses rows of tables of results"),
+        (["smooth_rank", "--out", "out", "--dataset", "sop"], "smooth_rank needs no dataset; leave out datasets='sop'."),
+        (["smooth_rank", "--out", "out", "--method", "csl"], "methods chooses rows of tables of results"),
         (["compa_xbm", "--out", "out", "--small", "run.epoch=1"], "run.epoch: there is no such key; did you mean run.epochs?"),
         (["fig:gldv2_scraping", "--out", "out"], "fig:gldv2_scraping is not reproduced. It shows web pages."),
-        (["compa_xbm", "--out", "out"], "sop (Stanford Online Products) is missing: no folder of data was named (--data DIR)"),
+        (["compa_xbm", "--out", "out"], "sop (Stanford Online Products) is missing: no folder of data was named (data)"),
         (["compa_xbm", "--out", "out", "--results", "empty"], "empty has no .csv files of `suprank compare`"),
-        (["compa_xbm", "--out", "out", "--results", COMPARISONS], "--small lays out the results of small sets."),
+        (["compa_xbm", "--out", "out", "--results", COMPARISONS], "small=True lays out the results of small sets."),
         (["compa_xbm", "--out", "out", "--small", "--results", COMPARISONS, "run.seed=1"], "run.seed=1 would change nothing"),
         (["compa_xbm", "--small", "--results", COMPARISONS, "--plan"], "leave out --plan"),
     ],
@@ -111,7 +116,7 @@ def test_a_plan_says_where_datasets_are_and_which_are_missing(folder, pictures):
     data = folder / "[data]"
     data.mkdir()
     (data / "dyml-product.parquet").write_bytes(pictures.read_bytes())
-    chosen = ("--on", "dyml-animal", "--on", "dyml-product", "--method", "smooth-ap")
+    chosen = ("--dataset", "dyml-animal", "--dataset", "dyml-product", "--method", "smooth-ap")
     planned = done("paper", "main_dyml", "--data", data, *chosen, "--plan").stdout
     assert f"dyml-product: manifest {data / 'dyml-product.parquet'}." in planned
     assert "dyml-animal (DyML-Animal) is missing: " in planned
@@ -139,12 +144,12 @@ def test_finished_runs_are_not_run_again_and_seeds_are_added():
     result = done(*XBM, "--seeds", 2)
     assert "2 of 4 runs are finished already." in result.stderr
     assert "over 2 seeds" in result.stdout
-    assert len(json.loads(Path("out/paper.json").read_text())["runs"]) == 4
+    assert len(json.loads(Path("out/experiment.json").read_text())["runs"]) == 4
 
 
 def test_collect_writes_the_table_without_running(monkeypatch):
     done(*XBM, "--method", "roadmap")
-    monkeypatch.setattr(runner, "_run_here", lambda *_, **__: pytest.fail("nothing is to be run"))
+    monkeypatch.setattr(Executor, "train", lambda *_: pytest.fail("nothing is to be run"))
     xbm, roadmap = table_rows(done(*XBM, "--collect").stdout)
     assert xbm[1] == "–"
     assert float(roadmap[1]) > 0
@@ -152,17 +157,18 @@ def test_collect_writes_the_table_without_running(monkeypatch):
 
 def test_settings_that_conflict_with_finished_runs_are_refused_and_not_recorded():
     done(*XBM)
-    before = Path("out/paper.json").read_text()
-    assert "was trained with other settings: run.epochs was 4 and is 3" in refused(*XBM, "run.epochs=3")
-    assert Path("out/paper.json").read_text() == before
+    before = Path("out/experiment.json").read_text()
+    assert "with other settings: run.epochs was 4 and is 3" in refused(*XBM, "run.epochs=3")
+    assert Path("out/experiment.json").read_text() == before
 
 
 def test_a_run_that_fails_gives_exit_code_1_and_the_table_of_the_others(monkeypatch):
-    def one_fails(waiting, *rest, workers=None):
-        miniature.pretend(waiting[1:], *rest)
-        return [waiting[0].name]
+    def one_fails(config, folder):
+        if "contrastive" in folder.name:
+            raise OSError("the disk is full")
+        miniature.pretend(config, folder)
 
-    monkeypatch.setattr(runner, "_run_here", one_fails)
+    monkeypatch.setattr(Executor, "train", training_by(one_fails))
     result = invoke(*XBM)
     assert result.exit_code == 1
     assert "1 of 2 runs failed: glyphs/contrastive-xbm,seed=0. Given again, the command resumes them." in result.stderr
@@ -172,10 +178,10 @@ def test_a_run_that_fails_gives_exit_code_1_and_the_table_of_the_others(monkeypa
 
 
 def test_ctrl_c_gives_exit_code_130_and_says_how_to_resume(monkeypatch):
-    def stopped(*_, workers=None):
+    def stopped(*_):
         raise ExperimentStopped(signal.SIGINT)
 
-    monkeypatch.setattr(runner, "_run_here", stopped)
+    monkeypatch.setattr(Executor, "train", stopped)
     result = invoke(*XBM)
     assert result.exit_code == 130
     assert "Give the same command again to resume them in out." in result.stderr
@@ -187,13 +193,13 @@ def test_drawings_go_anywhere_and_tables_into_folders_of_their_own(monkeypatch, 
     (folder / "notes" / "letter.txt").touch()
     for name in ("notes", "out"):
         assert f"{name}/fig-smooth_rank.svg" in done("paper", "smooth_rank", "fig:smooth_rank", "--out", name).stdout
-    assert "it has fig-smooth_rank.png, but no paper.json" in refused(*XBM[:-1], "notes")
+    assert "it has fig-smooth_rank.png, but no experiment.json" in refused(*XBM[:-1], "notes")
     done(*XBM)
     assert {"fig-smooth_rank.png", "tab-compa_xbm-small.md"} <= {file.name for file in Path("out").iterdir()}
 
 
 def test_saved_comparisons_are_laid_out_and_tables_that_are_computed_left_out():
-    result = done("paper", "tables", "--small", "--results", COMPARISONS, "--on", "cub112", "--out", "out")
+    result = done("paper", "tables", "--small", "--results", COMPARISONS, "--dataset", "cub112", "--out", "out")
     assert "tab-compa_bounds" not in result.stdout
     with (COMPARISONS / "cub112.csv").open(encoding="utf-8") as file:
         shares = [float(row["R@1"]) for row in csv.DictReader(file) if row["recipe"] == "roadmap" and row["finished"] == "yes"]
@@ -203,19 +209,17 @@ def test_saved_comparisons_are_laid_out_and_tables_that_are_computed_left_out():
 
 
 def test_numbers_of_three_test_sets_are_their_mean(monkeypatch, folder, pictures):
-    def three(waiting, *rest, workers=None):
-        miniature.pretend(waiting, *rest)
-        for task in waiting:
-            result = json.loads((task.folder / "result.json").read_text())
-            shares = {"fine": 0.1, "middle": 0.2, "coarse": 0.6}
-            result["metrics"] = {name: {"AP": share, "ASI": 1 - share, "R@1": share / 2} for name, share in shares.items()}
-            (task.folder / "result.json").write_text(json.dumps(result))
-        return []
+    def three(config, folder):
+        miniature.pretend(config, folder)
+        result = json.loads((folder / "result.json").read_text())
+        shares = {"fine": 0.1, "middle": 0.2, "coarse": 0.6}
+        result["metrics"] = {name: {"AP": share, "ASI": 1 - share, "R@1": share / 2} for name, share in shares.items()}
+        (folder / "result.json").write_text(json.dumps(result))
 
-    monkeypatch.setattr(runner, "_run_here", three)
+    monkeypatch.setattr(Executor, "train", training_by(three))
     for test in ("", "-fine", "-middle", "-coarse"):
         (folder / f"dyml-vehicle{test}.parquet").write_bytes(pictures.read_bytes())
-    choice = ("--on", "dyml-vehicle", "--method", "happier")
+    choice = ("--dataset", "dyml-vehicle", "--method", "happier")
     done("paper", "main_dyml", "--data", ".", "--out", "out", *choice)
     rows = csv.DictReader(StringIO(Path("out/tab-main_dyml.csv").read_text(encoding="utf-8")))
     numbers = [float(row["ours"]) for row in rows if row["method"] == "HAPPIER"]

@@ -29,33 +29,6 @@ for words in json.loads(sys.argv[1]):
     assert result.exit_code == 0, (words, result.output)
 """
 
-SPAWNED = """
-import sys
-from functools import partial
-from pathlib import Path
-from suprank.experiments import parallel
-from suprank.training import TrainConfig
-
-if __name__ == "__main__":
-    sys.path[:] = [place for place in sys.path if place]
-    config = TrainConfig.model_validate({"data": {"manifest": "missing.parquet"}, "loss": {"name": "roadmap"}})
-    try:
-        parallel.train_in_parallel({"run": (config, Path("run"))}, 1)
-    except Exception as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-"""
-
-SUBMITTED = """
-import sys
-from pathlib import Path
-from suprank.experiments.old_runner import Task
-from suprank.experiments.slurm import submit_tasks
-
-task = Task.create("run", "glyphs/nsm", sys.argv[1:], Path.cwd() / "s")
-job = submit_tasks([task], Path.cwd() / "s", "local", {"timeout_min": 2})["run"]
-sys.exit(str(job.exception()))
-"""
-
 
 @pytest.fixture(scope="module")
 def traps(tmp_path_factory):
@@ -99,12 +72,11 @@ def test_python_itself_puts_the_current_folder_first_for_dash_m(python):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [("--jobs", "1"), ("--jobs", "2"), ("--jobs", "1", "--keep-processes")], ids=["started", "forked", "kept"]
-)
+@pytest.mark.parametrize("options", [(), ("engine.devices=2",)], ids=["forked", "two devices"])
 def test_the_runs_of_an_experiment_import_nothing_of_the_current_folder(python, options):
-    out = f"c{len(options)}{options[1]}"
-    said, trapped = python("-P", "-m", "suprank", "sweep", "glyphs/nsm", *MISSING, "run.epochs=1,2", "--out", out, *options)
+    out = f"c{len(options)}"
+    compare = ("compare", "glyphs/nsm", *MISSING, "run.epochs=1,2", *options, "--jobs", "2", "--out", out)
+    said, trapped = python("-P", "-m", "suprank", *compare)
     assert trapped == ""
     assert "2 of 2 runs failed" in said
     assert said.count("missing.parquet") >= 2
@@ -113,15 +85,6 @@ def test_the_runs_of_an_experiment_import_nothing_of_the_current_folder(python, 
 @pytest.mark.slow
 def test_the_processes_that_lightning_starts_import_nothing_of_the_current_folder(python):
     said, trapped = python("-P", "-m", "suprank", "train", "glyphs/nsm", *MISSING, "engine.devices=2", "--out", "two")
-    assert trapped == ""
-    assert "missing.parquet" in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [SPAWNED, SUBMITTED], ids=["spawned", "submitted"])
-def test_trainings_of_other_libraries_processes_import_nothing_of_the_current_folder(python, tmp_path, script):
-    (tmp_path / "script.py").write_text(script)
-    said, trapped = python(str(tmp_path / "script.py"), *MISSING)
     assert trapped == ""
     assert "missing.parquet" in said
 

@@ -417,3 +417,11 @@ def test_a_mask_of_another_length_is_refused(tmp_path):
 def test_lines_of_a_csv_end_as_they_like_and_an_inch_is_no_quote(tmp_path, end):
     (tmp_path / "m.csv").write_bytes(end.join(["path,split,label_s", 'a.jpg,train,5" disk', ""]).encode())
     assert Manifest.read(tmp_path / "m.csv").names["s"] == ('5" disk',)
+
+
+def test_manifests_of_two_roots_join_under_the_folder_of_both(tmp_path):
+    one = Manifest.from_columns({"path": ["x.png"], "split": ["test"], "label_kind": ["jay"]}, root=tmp_path / "a/one")
+    other = Manifest.from_columns({"path": ["p.zip::y.png"], "split": ["test"], "label_kind": ["crow"]}, root=tmp_path / "b")
+    both = one.join(other)
+    assert (both.root, both.paths.to_pylist()) == (tmp_path, ["a/one/x.png", "b/p.zip::y.png"])
+    assert both.labels.tolist() == [[1], [0]]

@@ -1,4 +1,6 @@
 import json
+import pickle
+import signal
 import threading
 
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 
 from suprank.embedding import shards
 from suprank.embedding.shards import write_embeddings
+from suprank.executors.local import Answer, Crashed, ExperimentStopped
 from suprank.files import atomic, binary
 
 COUNT, DIM = 23, 3
@@ -195,16 +198,16 @@ def test_float16_rounds_at_the_end(tmp_path):
 @pytest.mark.parametrize(
     ("embed_rows", "complaint"),
     [
-        (lambda rows: iter([vectors(rows[:-1])]), "stopped 1 rows before the end"),
-        (lambda rows: iter([vectors(rows), vectors(rows[:1])]), "too many rows"),
-        (lambda rows: iter([vectors(np.append(rows, 0))]), "too many rows"),
-        (lambda rows: iter([vectors(rows)[:, :2]]), r"\[23, 2\]; give \[rows, 3\]"),
-        (lambda rows: iter([vectors(rows)[0]]), r"\[3\]; give"),
+        (lambda rows: [vectors(rows[:-1])], "stopped 1 rows before the end"),
+        (lambda rows: [vectors(rows), vectors(rows[:1])], "too many rows"),
+        (lambda rows: [vectors(np.append(rows, 0))], "too many rows"),
+        (lambda rows: [vectors(rows)[:, :2]], r"\[23, 2\]; give \[rows, 3\]"),
+        (lambda rows: [vectors(rows)[0]], r"\[3\]; give"),
     ],
 )
 def test_embeddings_that_do_not_match_the_rows_are_refused(tmp_path, embed_rows, complaint):
     with pytest.raises(ValueError, match=complaint):
-        write(tmp_path, lambda shards: embed_rows(np.concatenate(list(shards))))
+        write(tmp_path, lambda shards: (array for array in embed_rows(np.concatenate(list(shards)))))
     assert not (tmp_path / "embeddings.npy").exists()
 
 
@@ -369,3 +372,70 @@ def test_shards_of_unknown_origin_are_refused(tmp_path):
         record.unlink()
     with pytest.raises(ValueError, match=r"without a run\.json that describes it"):
         write(tmp_path)
+
+
+def test_shards_are_tasks_which_are_done_in_any_order_and_by_whoever(tmp_path, caplog):
+    whole, steps = write(tmp_path / "whole").read_bytes(), []
+
+    def run_tasks(function, tasks):
+        for task in reversed(tasks):
+            copy = pickle.loads(pickle.dumps(function))
+            copy(*task.arguments)
+            written = part_file(copy, *task.arguments).stat().st_mtime_ns
+            assert copy(*task.arguments) == [], "a task that died after it was saved is done again, to no effect"
+            assert part_file(copy, *task.arguments).stat().st_mtime_ns == written
+            yield task, Answer(["a warning of another machine"])
+
+    def part_file(function, shard):
+        return function.run.part(shard)
+
+    found = write(tmp_path / "out", vectors_of, run_tasks=run_tasks, progress=lambda done, total: steps.append(done))
+    assert found.read_bytes() == whole
+    assert steps == [0, 3, 8, 13, 18, 23]
+    assert [record.getMessage() for record in caplog.records].count("a warning of another machine") == 5
+
+
+def vectors_of(shards):
+    """`embed_rows` that another machine could be sent."""
+    yield from map(vectors, shards)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (ZeroDivisionError("by zero"), ZeroDivisionError, "by zero"),
+        (Crashed(-9), ChildProcessError, "the task of shard 00000.npy was ended by SIGKILL"),
+        (ExperimentStopped(signal.SIGINT), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_a_task_that_fails_ends_it_with_its_own_error_and_ctrl_c_is_ctrl_c(tmp_path, error, raised, message):
+    def run_tasks(function, tasks):
+        if isinstance(error, ExperimentStopped):
+            raise error
+        yield tasks[0], Answer(error=error)
+
+    with pytest.raises(raised, match=message):
+        write(tmp_path, vectors_of, run_tasks=run_tasks)
+    assert write(tmp_path).exists(), "the next one goes on"
+
+
+def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path):
+    def run_tasks(function, tasks):
+        (tmp_path / "run.json").rename(tmp_path / "elsewhere.json")
+        yield tasks[0], Answer(function(*tasks[0].arguments))
+
+    with pytest.raises(FileNotFoundError, match="does not see .*; choose a folder that all machines see under one name"):
+        write(tmp_path, vectors_of, run_tasks=run_tasks)
+
+
+def test_files_that_other_machines_have_written_may_take_a_moment_to_be_seen(tmp_path, monkeypatch):
+    hidden = []
+
+    def run_tasks(function, tasks):
+        for task in tasks:
+            yield task, Answer(function(*task.arguments))
+        hidden.append((tmp_path / "parts/00002.npy").rename(tmp_path / "hidden"))
+
+    monkeypatch.setattr(shards.time, "sleep", lambda seconds: hidden.pop().rename(tmp_path / "parts/00002.npy"))
+    write(tmp_path, vectors_of, run_tasks=run_tasks)
+    assert hidden == []

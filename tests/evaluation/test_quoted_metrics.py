@@ -5,7 +5,7 @@ import pytest
 
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.quoted_metrics import distinct_keys, equal_names, metric_name, quoted_keys
-from suprank.experiments.results import COMPARISON_METRICS
+from suprank.experiments.results import METRICS as COMPARISON_METRICS
 
 
 def evaluated(levels=2, **options):

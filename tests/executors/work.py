@@ -97,9 +97,10 @@ def use_cuda():
     return os.getpid(), torch.cuda.is_initialized(), torch.ones(3, device="cuda").sum().item()
 
 
-def count(steps):
+def count(steps, seconds=0):
     for step in range(steps):
         report((step, steps))
+    time.sleep(seconds)
     return "counted"
 
 

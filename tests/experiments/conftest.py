@@ -1,14 +1,17 @@
 import pytest
 
-from suprank.experiments import old_runner as runner
-from tests.experiments.runs import trainer_command
+from suprank.experiments.experiment import Executor
+from tests.experiments.runs import pretend, training_by
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The working folder, empty; training is the stand-in."""
+def in_an_empty_folder(tmp_path, monkeypatch):
+    """The working folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(runner, "train_command", trainer_command)
-    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working folder; training is `pretend`."""
+    monkeypatch.setattr(Executor, "train", training_by(pretend))
     return tmp_path

@@ -1,52 +1,56 @@
-"""What the tests of experiments share: runs of the stand-in, recipes in files, configs, and outcomes that were never run."""
+"""What the tests of experiments share: a training that takes no time, recipes in files, and outcomes that were never run."""
 
-import os
-import sys
+import json
 from pathlib import Path
 
-from suprank.experiments import RECIPE, SEED, Combination, Grid, Outcome, Task
-from suprank.experiments.comparisons import _read_comparison
+from suprank.executors.local import Answer, Crashed
+from suprank.experiments.grid import RECIPE, SEED, Combination, Grid
+from suprank.experiments.results import Outcome
+from suprank.training import NonFiniteLossError
 from suprank.training.config import TrainConfig
-from tests.waiting import wait_until
-
-TRAINER = Path(__file__).with_name("trainer.py")
+from suprank.training.recipe import to_toml
 
 
-def trainer_command(recipe, overrides, folder):
-    """In place of `train_command`."""
-    return [sys.executable, "-S", str(TRAINER), recipe, *overrides, "--out", str(folder)]
+def training_by(function):
+    """In place of `Executor.train`: the function is called for each run, in turn, with its config and its folder."""
+
+    def train(executor, tasks, configs, folder, display):
+        while tasks:
+            task = tasks.popleft()
+            display.run_started(task.name)
+            try:
+                yield task, Answer(function(TrainConfig.model_validate_json(task.arguments[0]), Path(task.arguments[1])))
+            except Exception as error:
+                yield task, Answer(error=error)
+
+    return train
 
 
-def some_tasks(*arguments, seeds=None):
-    grid = Grid.from_values(arguments, seeds)
-    return [Task.create(run.name, "r.toml", grid.overrides(run), Path.cwd()) for run in grid.combinations()]
+def pretend(config, folder):
+    """In place of training: R@1 is λ + seed/100.
 
-
-def begun(task):
-    """How often it was started."""
-    return len((task.folder / "begun").read_text()) if (task.folder / "begun").exists() else 0
-
-
-def process_of(task):
-    """Of one that stays."""
-    return int((task.folder / "staying").read_text())
-
-
-def exit_code(process):
-    wait_until(lambda: process.poll() is not None)
-    return process.poll()
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def until_staying(*tasks):
-    wait_until(lambda: all((task.folder / "staying").exists() for task in tasks))
+    It notes in `begun` how often it was called. λ = 0.6 fails until a file `repaired` is in the working folder. Above the
+    number in the file `too-high` the loss is NaN, above that in `too-large` memory runs out, above that in `killed` the process
+    is killed; and with a file `refuse` an image is missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "begun").open("a") as file:
+        file.write("x")
+    weight = getattr(config.loss, "weight", 0.0)
+    crash, nan = Crashed(-9), NonFiniteLossError("the loss is nan")
+    for name, error in {"too-high": nan, "too-large": MemoryError("9 GiB"), "killed": crash}.items():
+        if Path(name).exists() and weight > float(Path(name).read_text()):
+            raise error
+    if Path("refuse").exists():
+        raise FileNotFoundError("there is no file images/7.jpg")
+    if weight == 0.6 and not Path("repaired").exists():
+        raise OSError("the disk is full")
+    share = weight + config.run.seed / 100
+    (folder / "recipe.toml").write_text(to_toml(config))
+    metrics = {"test": {"R@1": share, "H-AP": share / 2, "AP/group": share / 4, "AP": None}}
+    result = {"epoch": 3, "step": 30, "seconds": 1.5, "metrics": metrics, "best": None}
+    (folder / "result.json").write_text(json.dumps(result))
+    return metrics
 
 
 def config(**changes):
@@ -63,20 +67,13 @@ def outcomes_of(share, *arguments, seeds=None):
     return found
 
 
-# Comparisons
-
-
 def write_recipe(name, weight=0.1, **tables):
-    """NAME.toml with this λ, which the stand-in for training makes a result of; entries of further tables by their names."""
+    """NAME.toml with this λ, which `pretend` makes a result of; entries of further tables by their names."""
     lines = ['[data]\nmanifest = "glyphs"', f'[loss]\nname = "roadmap"\nweight = {weight}']
     for table, entries in tables.items():
         lines += [f"[{table}]", *(f"{entry} = {value}" for entry, value in entries.items())]
     Path(f"{name}.toml").parent.mkdir(exist_ok=True, parents=True)
     Path(f"{name}.toml").write_text("\n".join(lines) + "\n")
-
-
-def comparison_of(*recipes, overrides=(), seeds=None, command="suprank compare", earlier=None, may_differ=()):
-    return _read_comparison(recipes, Grid.from_values(overrides, seeds), command, earlier, may_differ)[0]
 
 
 def comparison_outcomes(shares):

@@ -51,8 +51,8 @@ def test_the_refusal_names_every_entry_and_who_has_it():
         check_budget(methods(a={}, b=small, c={}, d=small, e={}))
     assert str(refused.value) == (
         "the recipes do not have the same dataset and budget: batch.size is 64 in b and d, 256 in the others; run.epochs is 3 "
-        "in b and d, 100 in the others. Give one value for all, batch.size=..., allow it with --may-differ batch.size, or "
-        "compare them separately, each with its own --out."
+        "in b and d, 100 in the others. Give one value for all, batch.size=..., allow it by may_differ=batch.size, or "
+        "compare them in separate folders."
     )
 
 
@@ -98,9 +98,7 @@ def test_exceptions_are_keys_or_tables_and_are_noted(exceptions):
 
 def test_what_is_no_exception_is_still_refused():
     found = methods(a={}, b={"batch": {"size": 64, "images_per_class": 2}, "run": {"epochs": 3}})
-    with pytest.raises(
-        ValueError, match=r"budget: batch.images_per_class is .* --may-differ batch.images_per_class"
-    ) as refused:
+    with pytest.raises(ValueError, match=r"budget: batch.images_per_class is .* may_differ=batch.images_per_class") as refused:
         check_budget(found, ["batch.size", "run"])
     assert "batch.size" not in str(refused.value)
     assert "run.epochs" not in str(refused.value)
@@ -109,7 +107,7 @@ def test_what_is_no_exception_is_still_refused():
 @pytest.mark.parametrize("exception", ["batch.sise", "bat", "batch.", "checkpoint", "run.seed", ""])
 def test_an_exception_that_no_recipe_has_is_refused(exception):
     with pytest.raises(
-        ValueError, match=rf"--may-differ {exception} is neither a key nor a table of the recipes; try batch.size"
+        ValueError, match=rf"may_differ={exception} is neither a key nor a table of the recipes; try batch.size"
     ):
         check_budget(methods(a={}, b={}), [exception])
 

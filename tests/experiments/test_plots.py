@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from suprank.experiments import SearchResult, SearchSettings, Trial, comparison_table, relative_table, summary_table
+from suprank.experiments import SearchResult, SearchSettings, Trial
 from suprank.experiments.plots import BEST_COLOR, draw_comparison, draw_search, draw_sweep
+from suprank.experiments.results import relative_table, result_table
 from suprank.training.search_space import Choices, FloatRange
 from tests.experiments.runs import comparison_outcomes, outcomes_of
 
@@ -19,11 +20,11 @@ def test_the_figure_is_drawn_over_the_numbers_with_the_papers_letters(folder):
     outcomes = outcomes_of(
         lambda run: 0.5 + 0.01 * int(run["run.seed"]), "loss.weight=0,0.1,0.5", "loss.name=roadmap,happier", seeds=2
     )
-    svg = drawn(summary_table(outcomes), folder)
+    svg = drawn(result_table(outcomes), folder)
     for text in ("λ", "R@1, %", "H-AP, %", "roadmap", "happier", "mean ± standard deviation over 2 seeds"):
         assert f">{text}</text>" in svg
-    assert svg == drawn(summary_table(outcomes), folder, "again.svg")
-    assert draw_sweep(summary_table(outcomes), [folder / "plot.png"])
+    assert svg == drawn(result_table(outcomes), folder, "again.svg")
+    assert draw_sweep(result_table(outcomes), [folder / "plot.png"])
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -39,7 +40,7 @@ def test_the_figure_is_drawn_over_the_numbers_with_the_papers_letters(folder):
     ids=lambda one: one[0],
 )
 def test_every_kind_of_axis_can_be_drawn(folder, arguments, written):
-    svg = drawn(summary_table(outcomes_of(lambda run: 0.5, *arguments), ["R@1"]), folder)
+    svg = drawn(result_table(outcomes_of(lambda run: 0.5, *arguments), ["R@1"]), folder)
     assert [text for text in written if f">{text}</text>" not in svg] == []
 
 
@@ -51,8 +52,8 @@ def test_a_relative_table_is_drawn_as_bars_over_the_other_axis(folder):
 
 
 def test_there_is_no_figure_of_seeds_alone_or_of_nothing_finished(folder):
-    assert not draw_sweep(summary_table(outcomes_of(lambda run: 0.5, seeds=3)), [folder / "plot.png"])
-    assert not draw_sweep(summary_table(outcomes_of(lambda run: None, "loss.weight=0,1")), [folder / "plot.png"])
+    assert not draw_sweep(result_table(outcomes_of(lambda run: 0.5, seeds=3)), [folder / "plot.png"])
+    assert not draw_sweep(result_table(outcomes_of(lambda run: None, "loss.weight=0,1")), [folder / "plot.png"])
     assert not (folder / "plot.png").exists()
 
 
@@ -60,7 +61,7 @@ def test_there_is_a_panel_for_each_metric_and_none_beside(folder):
     metrics = dict.fromkeys(("R@1", "R@2", "R@4", "R@8"), 0.5)
     outcomes = outcomes_of(lambda run: 0.5, "loss.weight=0,1")
     outcomes = {run: one._replace(metrics={"test": metrics}) for run, one in outcomes.items()}
-    svg = drawn(summary_table(outcomes, list(metrics)), folder)
+    svg = drawn(result_table(outcomes, list(metrics)), folder)
     assert svg.count('<g id="axes_') == 4
 
 
@@ -72,7 +73,7 @@ def drawn_comparison(table, folder, name="plot.svg"):
 
 
 def test_every_recipe_is_a_row_and_every_metric_a_panel(folder):
-    table = comparison_table(comparison_outcomes({"nsm": (0.5, 0.6), "roadmap": (0.7, 0.75), "csl": (None, 0.7)}))
+    table = result_table(comparison_outcomes({"nsm": (0.5, 0.6), "roadmap": (0.7, 0.75), "csl": (None, 0.7)}))
     svg = drawn_comparison(table, folder)
     for text in ("nsm", "roadmap", "csl", "R@1, %", "mAP@R, %", "H-AP, %", "mean ± standard deviation over 1 to 2 seeds"):
         assert f">{text}</text>" in svg
@@ -84,7 +85,7 @@ def test_every_recipe_is_a_row_and_every_metric_a_panel(folder):
 
 
 def test_the_best_has_a_color_of_its_own_if_it_is_better_by_more_than_chance(folder):
-    one, two = (comparison_table(comparison_outcomes(of), ["R@1"]) for of in ({"nsm": (0.5,)}, {"nsm": (0.5,), "csl": (0.7,)}))
+    one, two = (result_table(comparison_outcomes(of), ["R@1"]) for of in ({"nsm": (0.5,)}, {"nsm": (0.5,), "csl": (0.7,)}))
     better = frozenset({"R@1"})
     assert BEST_COLOR.lower() not in drawn_comparison(replace(one, better=better), folder)
     assert BEST_COLOR.lower() not in drawn_comparison(two, folder)
@@ -93,7 +94,7 @@ def test_the_best_has_a_color_of_its_own_if_it_is_better_by_more_than_chance(fol
 
 def test_many_recipes_have_their_panels_side_by_side(folder):
     svg = drawn_comparison(
-        comparison_table(comparison_outcomes({f"loss{place}": (0.5,) for place in range(25)}), ["R@1", "H-AP", "MRR", "mAP@R"]),
+        result_table(comparison_outcomes({f"loss{place}": (0.5,) for place in range(25)}), ["R@1", "H-AP", "MRR", "mAP@R"]),
         folder,
     )
     assert svg.count('<g id="axes_') == 4
@@ -101,7 +102,7 @@ def test_many_recipes_have_their_panels_side_by_side(folder):
 
 
 def test_there_is_no_figure_of_nothing_finished(folder):
-    assert not draw_comparison(comparison_table(comparison_outcomes({"nsm": (None,)})), [folder / "plot.png"])
+    assert not draw_comparison(result_table(comparison_outcomes({"nsm": (None,)})), [folder / "plot.png"])
     assert not (folder / "plot.png").exists()
 
 

@@ -8,8 +8,11 @@ import pytest
 from suprank.evaluation import Report
 from suprank.evaluation.statistics import seed_difference
 from suprank.evaluation.units import TRAINING
-from suprank.experiments import RECIPE, SEED, Combination, Outcome, comparison_latex, comparison_markdown, comparison_table
+from suprank.experiments import Outcome
+from suprank.experiments.grid import RECIPE, SEED, Combination
+from suprank.experiments.results import result_table
 from suprank.experiments.significance import compare_rows
+from suprank.experiments.tables import comparison_latex, comparison_markdown
 from suprank.training.run_folder import RunFolder
 
 QUERIES = 80
@@ -46,7 +49,7 @@ def values():
 
 def test_the_best_is_bold_only_if_it_is_better_than_every_other_by_more_than_chance(folder, values):
     outcomes, folders = finished(folder, values)
-    table = comparison_table(outcomes, ["R@1"])
+    table = result_table(outcomes, ["R@1"])
     found = compare_rows(table, outcomes, folders)
     assert found.better() == frozenset()
     best, (near, far) = found.differences[0].best, sorted(found.differences, key=lambda one: one.difference)
@@ -61,7 +64,7 @@ def test_the_best_is_bold_only_if_it_is_better_than_every_other_by_more_than_cha
     assert "textbf" not in comparison_latex(replace(table, better=found.better()))
     del values["csl"]
     outcomes, folders = finished(folder, values)
-    table = comparison_table(outcomes, ["R@1"])
+    table = result_table(outcomes, ["R@1"])
     found = compare_rows(table, outcomes, folders)
     assert found.better() == {"R@1"}
     assert "**" not in comparison_markdown(table), "unless a test says so"
@@ -73,7 +76,7 @@ def test_the_best_is_bold_only_if_it_is_better_than_every_other_by_more_than_cha
 
 def test_differences_are_over_trainings_and_over_classes(folder, values):
     outcomes, folders = finished(folder, {"nsm": values["nsm"], "fast-ap": values["fast-ap"]})
-    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
+    found = compare_rows(result_table(outcomes, ["R@1"]), outcomes, folders)
     expected = seed_difference(np.stack(values["nsm"]), np.stack(values["fast-ap"]), CLASSES["class"])
     (one,) = found.differences
     assert (one.difference, one.low, one.high) == pytest.approx([100 * number for number in expected[:3]])
@@ -90,7 +93,7 @@ def test_a_difference_that_a_few_classes_make_is_not_more_than_chance(folder):
     noise = np.random.default_rng(3).normal(0, 0.01, (6, QUERIES))
     seeds = list(0.4 + noise)
     outcomes, folders = finished(folder, {"nsm": [one + better for one in seeds[:3]], "csl": seeds[3:]})
-    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
+    found = compare_rows(result_table(outcomes, ["R@1"]), outcomes, folders)
     assert found.better() == frozenset()
     assert found.differences[0].p_value > 0.05
     by_query = seed_difference(np.stack(seeds[:3]) + better, np.stack(seeds[3:]), np.arange(QUERIES))
@@ -100,28 +103,28 @@ def test_a_difference_that_a_few_classes_make_is_not_more_than_chance(folder):
 def test_with_a_single_training_nothing_is_bold_and_it_is_said(folder, values):
     values["csl"] = values["csl"][:1]
     outcomes, folders = finished(folder, values)
-    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
+    found = compare_rows(result_table(outcomes, ["R@1"]), outcomes, folders)
     assert (found.differences, found.better()) == ((), frozenset())
     assert found.sentence() == (
-        "No row is bold: a single training says nothing about another one of the same recipe; train each with --seeds 3."
+        "No row is bold: a single training says nothing about another one of the same recipe; train each with several seeds."
     )
 
 
 def test_two_trainings_are_enough_for_a_large_difference(folder, values):
     outcomes, folders = finished(folder, {label: values[label][:2] for label in ("nsm", "fast-ap")})
-    assert compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders).better() == {"R@1"}
+    assert compare_rows(result_table(outcomes, ["R@1"]), outcomes, folders).better() == {"R@1"}
 
 
 def test_rows_of_the_same_runs_are_not_compared(folder, values):
     outcomes, folders = finished(folder, {"nsm": values["nsm"], "same": values["nsm"], "fast-ap": values["fast-ap"]})
     folders = {run: folders[Combination(((RECIPE, run[RECIPE].replace("same", "nsm")), (SEED, run[SEED])))] for run in folders}
-    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
+    found = compare_rows(result_table(outcomes, ["R@1"]), outcomes, folders)
     assert [(one.best, one.other) for one in found.differences] == [("nsm", "fast-ap")]
 
 
 def test_without_values_of_each_query_or_of_other_queries_nothing_is_compared_and_it_is_said(folder, values):
     outcomes, folders = finished(folder, values, per_query=False)
-    table = comparison_table(outcomes)
+    table = result_table(outcomes)
     found = compare_rows(table, outcomes, folders)
     assert (found.differences, found.better()) == ((), frozenset())
     assert found.missing == "nsm,seed=0 has no values of each query"
@@ -130,12 +133,12 @@ def test_without_values_of_each_query_or_of_other_queries_nothing_is_compared_an
     folders = dict.fromkeys(folders, folder / "elsewhere")
     assert compare_rows(table, outcomes, folders).missing == "elsewhere has no report of its last epoch"
     one = {run: outcome for run, outcome in outcomes.items() if run[RECIPE] == "nsm"}
-    assert compare_rows(comparison_table(one), one, folders).differences == ()
+    assert compare_rows(result_table(one), one, folders).differences == ()
 
 
 def test_a_metric_that_is_the_same_everywhere_has_no_winner(folder, values):
     outcomes, folders = finished(folder, values)
-    table = comparison_table(outcomes, ["R@1", "mAP@R"])
+    table = result_table(outcomes, ["R@1", "mAP@R"])
     found = compare_rows(table, outcomes, folders)
     assert {one.p_value for one in found.differences if one.column == "mAP@R"} == {1.0}
     assert "mAP@R" not in found.better()
@@ -145,7 +148,7 @@ def test_a_metric_that_is_the_same_everywhere_has_no_winner(folder, values):
 def test_a_metric_that_single_queries_do_not_have_is_not_bold(folder, values):
     del values["csl"]
     outcomes, folders = finished(folder, values)
-    table = comparison_table(outcomes, ["R@1", "AP/mean"])
+    table = result_table(outcomes, ["R@1", "AP/mean"])
     found = compare_rows(table, outcomes, folders)
     assert [one.column for one in found.differences] == ["R@1"]
     assert found.better() == {"R@1"}

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from suprank.experiments import comparison_latex, comparison_markdown, comparison_table
-from suprank.experiments.tables import escape_latex
+from suprank.experiments.results import result_table
+from suprank.experiments.tables import comparison_latex, comparison_markdown, escape_latex
 from tests.experiments.runs import comparison_outcomes
 
 
 def test_the_table_is_in_the_order_given_with_seconds_and_notes():
     # Of 70, 71 and 75: mean 72, deviation √((4 + 1 + 9)/2) = 2.6458.
-    table = comparison_table(comparison_outcomes({"nsm": (0.8, 0.8, 0.8), "csl": (0.7, 0.71, 0.75)}))
+    table = result_table(comparison_outcomes({"nsm": (0.8, 0.8, 0.8), "csl": (0.7, 0.71, 0.75)}))
     table = replace(table, better=frozenset({"R@1", "H-AP"}))  # of mAP@R nobody is
     assert comparison_markdown(table, ["optimizer.lr is 0.5 in nsm, 0.1 in csl."]) == (
         "| recipe | R@1, % | mAP@R, % | H-AP, % | s |\n"
@@ -27,7 +27,7 @@ def test_the_table_is_in_the_order_given_with_seconds_and_notes():
 
 def test_latex_has_the_best_in_bold_as_it_is_rounded():
     # 80.00 and 79.96 are both 80.0; 72.04 is not.
-    table = comparison_table(
+    table = result_table(
         comparison_outcomes({"r_1": (0.8, 0.8), "r&2": (0.7996, 0.7996), "r3": (0.71, 0.7308)}), ["R@1", "MRR"]
     )
     assert r"\textbf" not in comparison_latex(table), "unless a test says so"
@@ -53,13 +53,13 @@ def test_latex_has_the_best_in_bold_as_it_is_rounded():
 
 
 def test_one_seed_has_no_deviation_and_one_recipe_no_best():
-    table = comparison_table(comparison_outcomes({"nsm": (0.5,)}), ["R@1"])
+    table = result_table(comparison_outcomes({"nsm": (0.5,)}), ["R@1"])
     assert r"nsm & 50.0 \\" in comparison_latex(table)
     assert "| nsm | 50.00 | 10.0 |\n\nIn percent, after the last epoch, of one seed." in comparison_markdown(table)
 
 
 def test_unfinished_runs_and_other_numbers_of_seeds_are_counted():
-    table = comparison_table(comparison_outcomes({"nsm": (0.5, None), "csl": (None,), "arcface": (0.25, 0.25)}), ["R@1"])
+    table = result_table(comparison_outcomes({"nsm": (0.5, None), "csl": (None,), "arcface": (0.25, 0.25)}), ["R@1"])
     assert comparison_markdown(table).splitlines()[2:5] == [
         "| nsm | 1 of 2 | 50.00 | 10.0 |",
         "| csl | 0 of 1 | – | – |",
@@ -70,17 +70,17 @@ def test_unfinished_runs_and_other_numbers_of_seeds_are_counted():
     assert r"Method & seeds & R@1 \\" in written
     assert r"csl & 0/1 & -- \\" in written
     assert "over 1 to 2 seeds" in written
-    assert "| nsm | 1 of 1 |" in comparison_markdown(comparison_table(comparison_outcomes({"nsm": (0.5,), "csl": (0.5, 0.5)})))
+    assert "| nsm | 1 of 1 |" in comparison_markdown(result_table(comparison_outcomes({"nsm": (0.5,), "csl": (0.5, 0.5)})))
 
 
 def test_recipes_called_by_numbers_keep_the_order_given():
-    table = comparison_table(comparison_outcomes({"10": (0.5,), "2": (0.5,), "3": (0.5,)}))
+    table = result_table(comparison_outcomes({"10": (0.5,), "2": (0.5,), "3": (0.5,)}))
     assert [row.setting[0][1] for row in table.rows] == ["10", "2", "3"]
 
 
 def test_a_metric_that_nobody_measured_is_refused():
     with pytest.raises(ValueError, match=r"no run measured NDCG; choose from H-AP, R@1, MRR, mAP@R"):
-        comparison_table(comparison_outcomes({"nsm": (0.5,)}), ["NDCG"])
+        result_table(comparison_outcomes({"nsm": (0.5,)}), ["NDCG"])
 
 
 def test_nothing_that_latex_reads_as_a_command_is_left():

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from suprank.experiments.trials import (
+    Study,
     Trial,
-    TrialStorage,
     best_trial,
     default_space,
     parse_space,
     recipe_value,
     startup_trials,
-    suggest,
+    stored_trials,
 )
 from suprank.training.loss_specs import loss_specs
 from suprank.training.search_space import Choices, FloatRange
@@ -22,13 +22,17 @@ from tests.experiments.runs import config
 SPACE = {"optimizer.lr": FloatRange(1e-5, 1e-3, log=True), "batch.images_per_class": Choices((2, 4, 8))}
 
 
-def searched(space, trials, value, stored=()):
-    """The trials of a whole search, of which some are there already."""
-    found = list(stored)
-    for number in range(len(found), trials):
-        params = suggest(space, found, number, trials)
-        found.append(Trial(number, params, (value(params), value(params)), 1.0))
-    return found
+OWN = {"optimizer.lr": 1e-4, "batch.images_per_class": 4}
+
+
+def searched(folder, trials, value, *, name="nsm", space=SPACE, own=OWN):
+    """The trials of a whole search, of which some may be in the folder already."""
+    folder.mkdir(exist_ok=True)
+    study = Study(folder, name, space, own, trials)
+    while new := list(study.ask()):
+        for number, params in new:
+            study.tell(Trial(number, params, (value(params), value(params)), 1.0))
+    return stored_trials(folder, name)
 
 
 def near(params):
@@ -114,57 +118,101 @@ def test_a_key_is_given_once():
         parse_space(["loss.tau=0:1", "loss.tau=0:2"])
 
 
-# Suggestions
+# Studies
 
 
-def test_a_search_is_the_same_whenever_it_is_interrupted():
-    whole = searched(SPACE, 9, near)
-    for stored in range(1, 9):
-        assert searched(SPACE, 9, near, whole[:stored]) == whole
+class Killed(BaseException):
+    pass
 
 
-def test_the_first_trials_do_not_wait_for_others_and_later_ones_learn_from_them():
+def killed_searches(folder, trials, kills):
+    """A search that is killed at each of these calls of the storage, counted from the one before; and its trials."""
+    from optuna.storages import JournalStorage
+
+    calls, write = {"left": 0}, JournalStorage._write_log
+
+    def written(storage, *arguments):
+        calls["left"] -= 1
+        if calls["left"] == 0:
+            raise Killed
+        return write(storage, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JournalStorage, "_write_log", written)
+        for kill in kills:
+            calls["left"] = kill
+            with pytest.raises(Killed):
+                searched(folder, trials, near)
+    return searched(folder, trials, near)
+
+
+def test_a_search_that_is_killed_anywhere_has_the_trials_of_one_that_is_not(folder):
+    whole = searched(folder / "whole", 12, near)
+    assert [trial.number for trial in whole] == list(range(12))
+    for kill in range(1, 45):  # every write: of the study, of the enqueued trial, between ask and tell, in the middle of ask
+        assert killed_searches(folder / str(kill), 12, [kill]) == whole, f"killed at write {kill}"
+    for number, kills in enumerate([(3, 20, 20), (1, 2, 3), (10, 11, 30), (6, 40, 5)]):
+        assert killed_searches(folder / f"three {number}", 12, kills) == whole
+
+
+def test_the_first_trials_do_not_wait_for_others_and_later_ones_learn_from_them(folder):
     assert startup_trials(12) == 4
     assert [startup_trials(trials) for trials in (2, 3, 30, 90)] == [2, 3, 10, 10]
-    whole = searched(SPACE, 12, near)
-    assert [suggest(SPACE, (), number, 12) for number in range(1, 4)] == [trial.params for trial in whole[1:4]]
-    assert suggest(SPACE, searched(SPACE, 4, lambda params: 0.5), 4, 12) != whole[4].params
+    whole = searched(folder / "near", 12, near)
+    other = searched(folder / "other", 12, lambda params: 1 - near(params))
+    (folder / "new").mkdir()
+    assert [number for number, _ in Study(folder / "new", "nsm", SPACE, OWN, 12).ask()] == [0, 1, 2, 3]
+    assert whole[0].params == OWN, "the recipe as it is"
+    assert [trial.params for trial in whole[:4]] == [trial.params for trial in other[:4]]
+    assert [trial.params for trial in whole[4:]] != [trial.params for trial in other[4:]]
 
 
-def test_random_trials_draw_the_same_rates_for_every_recipe():
+def test_random_trials_draw_the_same_rates_for_every_recipe(folder):
     more = {**SPACE, "loss.tau": FloatRange(0.01, 0.1)}
-    assert suggest(SPACE, (), 1, 9)["optimizer.lr"] == suggest(more, (), 1, 9)["optimizer.lr"]
+    one = searched(folder, 3, near)
+    other = searched(folder, 3, near, name="csl", space=more, own={**OWN, "loss.tau": 0.02})
+    assert [trial.params["optimizer.lr"] for trial in one] == [trial.params["optimizer.lr"] for trial in other]
+    assert len({trial.params["optimizer.lr"] for trial in one}) == 3
 
 
-def test_suggestions_are_in_their_ranges_short_to_write_and_come_near_the_best():
-    whole = searched(SPACE, 30, near)
+def test_suggestions_are_in_their_ranges_short_to_write_and_come_near_the_best(folder):
+    whole = searched(folder, 30, near)
     rates = [trial.params["optimizer.lr"] for trial in whole]
     assert all(1e-5 <= rate <= 1e-3 and rate == float(f"{rate:.3g}") for rate in rates)
     assert 1e-4 < best_trial(whole).params["optimizer.lr"] < 9e-4
     assert sum(trial.params["batch.images_per_class"] == 4 for trial in whole[10:]) > 10
 
 
-# Storage
+def test_stored_trials_come_back_as_they_were_and_optuna_says_what_it_said_before(folder, capfd):
+    import optuna
 
-
-def test_stored_trials_come_back_as_they_were(folder):
-    storage = TrialStorage(folder)
-    assert storage.load("nsm", SPACE) == []
-    params = {"optimizer.lr": 1e-4, "batch.images_per_class": 4}
-    good, bad = Trial(0, params, (0.25, 0.5), 3.5), Trial(1, params, (0.75, None), 1.0, "its loss was nan")
-    storage.add("nsm", SPACE, good)
-    storage.add("nsm", SPACE, bad)
-    assert TrialStorage(folder).load("nsm", SPACE) == [good, bad]
-    assert storage.load("roadmap", SPACE) == []
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    assert stored_trials(folder, "nsm") == []
+    study = Study(folder, "nsm", SPACE, OWN, 2)
+    assert [number for number, _ in study.ask()] == [0, 1]
+    good, bad = Trial(0, OWN, (0.25, 0.5), 3.5), Trial(1, OWN, (0.75, None), 1.0, "its loss was nan")
+    study.tell(good)
+    study.tell(bad._replace(params={}))
+    first, second = stored_trials(folder, "nsm")
+    assert first == good
+    assert second == bad._replace(params=second.params)
+    assert stored_trials(folder, "roadmap") == []
     assert (good.value, bad.value) == (0.375, 0.0)
     assert best_trial([bad]) is None
     assert best_trial([bad, good, good._replace(number=2)]) is good, "the first of equals"
     with pytest.raises(ValueError, match="has trials of nsm in another space"):
-        storage.load("nsm", {"optimizer.lr": SPACE["optimizer.lr"]})
+        Study(folder, "nsm", {"optimizer.lr": SPACE["optimizer.lr"]}, OWN, 2)
+    assert optuna.logging.get_verbosity() == optuna.logging.INFO
+    assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("content", ["nonsense\n{}\n", '{"op_code": 0, "work'])
-def test_a_journal_that_is_none_or_was_cut_off_is_refused_in_a_sentence(folder, content):
-    Path("optuna.journal").write_text(content)
+def test_a_journal_that_was_cut_off_is_read_to_the_last_whole_line_and_one_of_nonsense_is_refused(folder):
+    whole = searched(folder, 4, near)
+    journal = folder / "optuna.journal"
+    Path(f"{journal}.lock").touch()  # of a process that was killed while it wrote
+    with journal.open("a") as file:
+        file.write('{"op_code": 0, "work')
+    assert searched(folder, 4, near) == whole
+    journal.write_text("nonsense\n{}\n")
     with pytest.raises(ValueError, match="optuna.journal is damaged .* delete it"):
-        TrialStorage(folder).load("nsm", SPACE)
+        stored_trials(folder, "nsm")

@@ -1,7 +1,5 @@
 """The search of a comparison: equal budgets, validation classes from the training classes, and trials that survive a stop."""
 
-import json
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +7,12 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
-from suprank.experiments import Display, SearchSettings, compare, plan_comparison, plots, slurm, tuning
-from suprank.experiments import old_runner as runner
+from suprank.executors.local import Answer, Crashed
+from suprank.experiments import Display, SearchSettings, compare, plan_comparison, plots, tuning
+from suprank.experiments.experiment import Executor
 from suprank.experiments.folds import fold_level, fold_manifests
-from suprank.experiments.old_runner import EndedTask
+from suprank.experiments.train_run import train_run
 from suprank.training.batches import batches_per_epoch
-from suprank.training.loop import train
 from suprank.training.recipe import read_recipe, to_toml
 from tests.experiments.runs import write_recipe
 from tests.training import runs
@@ -59,7 +57,7 @@ class Notes(Display):
     def note(self, text):
         self.notes.append(text)
 
-    def run_ended(self, name, failure):
+    def run_ended(self, name, failure="", value=None):
         self.ended += 1
         if self.ended == self.stop_after:
             raise KeyboardInterrupt
@@ -96,11 +94,11 @@ def test_every_recipe_is_searched_then_trained_as_it_is_and_with_its_best_settin
 
 def test_a_trial_has_only_training_images_and_one_evaluation(folder):
     plan = plan_comparison(["a.toml"], "out", ["data.manifest=m.parquet"], tune=TWO)
-    assert plan.tasks[0].command[4:7] == ["data.manifest=m.parquet", "evaluation.every=0", "evaluation.at_start=false"]
+    assert plan.runs[0].overrides[:3] == ["data.manifest=m.parquet", "evaluation.every=0", "evaluation.at_start=false"]
     tuned("a.toml")
-    log = json.loads((folder / "out/logs/a,trial=1,fold=1.log").read_text().removeprefix("training "))
-    assert log["data.manifest"] == f'"{folder}/out/search/fold-1.parquet"'
-    assert (log["data.tests"], log["data.root"], log["evaluation.every"]) == ("", "", "0")
+    trial = read_recipe("out/a,trial=1,fold=1/recipe.toml")
+    assert trial.data.manifest == f"{folder}/out/search/fold-1.parquet"
+    assert (trial.data.tests, trial.data.root, trial.evaluation.every) == ({}, None, 0)
     whole = Manifest.read("m.parquet")
     for number in (0, 1):
         fold = Manifest.read(f"out/search/fold-{number}.parquet")
@@ -108,15 +106,15 @@ def test_a_trial_has_only_training_images_and_one_evaluation(folder):
 
 
 def test_a_search_that_was_killed_continues_with_the_trials_it_would_have_had(folder):
-    whole = tuned("a.toml", "b.toml", tune=SearchSettings(4, folds=2)).search.trials
+    whole = tuned("a.toml", "b.toml", tune=SearchSettings(6, folds=2)).search.trials
     (folder / "out").rename("whole")
-    for stop_after in (2, 6):
+    for stop_after in (1, 4, 10):
         with pytest.raises(KeyboardInterrupt):
-            tuned("a.toml", "b.toml", tune=SearchSettings(4, folds=2), display=Notes(stop_after), jobs=2)
+            tuned("a.toml", "b.toml", tune=SearchSettings(6, folds=2), display=Notes(stop_after))
     display = Notes()
-    resumed = tuned("a.toml", "b.toml", tune=SearchSettings(4, folds=2), display=display, jobs=2).search.trials
+    resumed = tuned("a.toml", "b.toml", tune=SearchSettings(6, folds=2), display=display).search.trials
     assert resumed == whole
-    assert display.ended < 16, "what had ended was not run again"
+    assert display.ended < 24, "what had ended was not run again"
 
 
 def test_without_its_journal_a_search_reads_the_trials_from_their_runs(folder):
@@ -127,18 +125,28 @@ def test_without_its_journal_a_search_reads_the_trials_from_their_runs(folder):
     assert display.ended == 0
 
 
-def test_a_trial_that_fails_is_the_worst_and_counts(folder):
-    Path("too-high").write_text("0.5")
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [
+        ("too-high", "the loss is nan"),
+        ("too-large", "MemoryError: 9 GiB"),
+        ("killed", "was ended by SIGKILL (perhaps memory ran out)"),
+    ],
+)
+def test_a_setting_whose_loss_is_nan_or_that_runs_out_of_memory_is_the_worst_and_counts(folder, order, reason):
+    Path(order).write_text("0.5")
     display = Notes()
     result = tuned("a.toml", tune=SearchSettings(6, folds=2), display=display)
     trials = result.search.trials["a"]
     failed = [trial for trial in trials if trial.params["loss.weight"] > 0.5]
     assert failed
     assert len(trials) == 6
-    assert all(trial.value == 0 and "ended with exit code 1" in trial.failure for trial in failed)
+    assert all(trial.value == 0 and trial.failure.endswith(reason) for trial in failed)
     assert result.search.best("a").params["loss.weight"] <= 0.5
     assert result.failed == ()
-    assert any("so its trial is the worst" in note for note in display.notes)
+    number = failed[0].number
+    log = folder / f"out/logs/a,trial={number},fold=0.log"
+    assert f"a,trial={number},fold=0: {reason}\nSo its trial is the worst; its log is {log}." in display.notes
 
 
 def test_where_all_trials_fail_there_is_no_tuned_row_and_it_is_said(folder):
@@ -150,33 +158,20 @@ def test_where_all_trials_fail_there_is_no_tuned_row_and_it_is_said(folder):
     assert result.failed == ("a,tuned=no,seed=0",)
 
 
-def test_a_run_that_is_refused_ends_the_search_because_no_setting_is_to_blame(folder):
+def test_a_failure_for_which_no_setting_is_to_blame_ends_the_search_and_names_the_log(folder):
     Path("refuse").touch()
-    with pytest.raises(ValueError, match=r"(?s)a,trial=0,fold=0 was refused, so the search cannot go on.*no file images/7.jpg"):
+    with pytest.raises(
+        ValueError, match=r"(?s)a,trial=0,fold=0 failed, and no setting .*no file images/7.jpg.*out/logs/a,trial"
+    ):
         tuned("a.toml")
     Path("refuse").unlink()
     assert len(tuned("a.toml").search.trials["a"]) == 4
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "way_out"),
-    [
-        (1, "step 7: the loss is nan", None),
-        (-9, "", None),
-        (2, "│ CUDA out of │\n│ memory. Tried to allocate 9 GiB. Give a smaller batch │", None),
-        (2, "memory.size=9 is of no use to nsm", "was refused"),
-        (143, "stopped at step 3", "was stopped by a signal"),
-    ],
-)
-def test_only_a_run_that_its_setting_broke_counts_as_a_failed_trial(folder, code, text, way_out):
-    task = runner.Task("a", [], folder, folder / "a.log")
-    task.log.write_text(text)
-    ended = EndedTask(task, "failed", code)
-    if way_out is None:
-        tuning._refuse_if_not_the_setting(ended)
-    else:
-        with pytest.raises(ValueError, match=way_out):
-            tuning._refuse_if_not_the_setting(ended)
+def test_a_run_that_somebody_stopped_is_no_setting_s_fault():
+    faults = {-9: True, -11: True, -15: False, -2: False, 1: False}
+    assert {code: tuning.is_settings_fault(Crashed(code)) for code in faults} == faults
+    assert not tuning.is_settings_fault(RuntimeError("batch.size=9: try to allocate fewer"))
 
 
 def test_a_recipe_that_was_best_as_it_is_is_not_trained_again(folder):
@@ -188,51 +183,18 @@ def test_a_recipe_that_was_best_as_it_is_is_not_trained_again(folder):
     assert "(the recipe's own)" in result.search.markdown()
 
 
-def test_on_a_cluster_each_call_submits_what_can_be_run_then_the_final_runs(folder, monkeypatch):
-    queue = {}
-    monkeypatch.setattr(slurm, "submit_tasks", lambda tasks, *_: queue.update({task.name: task for task in tasks}) or {})
-    monkeypatch.setattr(slurm, "saved_jobs", lambda folder: queue)
-    monkeypatch.setattr(
-        slurm, "queued_jobs", lambda folder: {name: "7" for name, task in queue.items() if not task.log.exists()}
-    )
-    Path("too-high").write_text("0.5")
-
-    def called(recipe="a.toml"):
-        before, display = set(queue), Notes()
-        found = tuned(recipe, tune=SearchSettings(4, folds=2), slurm=["partition=gpu"], display=display)
-        new = [task for name, task in queue.items() if name not in before]
-        return new, found, display.notes
-
-    first, found, notes = called()
-    assert [task.name for task in first] == [f"a,trial={trial},fold={fold}" for trial in (0, 1, 2) for fold in (0, 1)]
-    assert found.table is None
-    assert "the search goes on when these runs have ended: give the same command again." in notes
-    assert called()[0] == [], "they are in the queue"
-    list(runner.run_tasks(first))
-    second, found, _ = called()
-    assert [task.name for task in second] == ["a,trial=3,fold=0", "a,trial=3,fold=1"]
-    assert [bool(trial.failure) for trial in found.search.trials["a"]] == [
-        trial.params["loss.weight"] > 0.5 for trial in found.search.trials["a"]
-    ]
-    list(runner.run_tasks(second))
-    last, found, _ = called()
-    assert {task.name for task in last} <= {"a,tuned=no,seed=0", "a,tuned=yes,seed=0"}
-    list(runner.run_tasks(last))
-    assert [row.finished for row in called()[1].table.rows] == [1, 1]
-
-
 # Equal budgets
 
 
 def test_other_budgets_than_those_in_the_folder_are_refused(folder):
     tuned("a.toml")
     for tune, complaint in [
-        (replace(TWO, trials=5), "--tune was 4 and is 5"),
-        (replace(TWO, folds=3), "--folds was 2 and is 3"),
-        (replace(TWO, metric="R@1"), "--tune-metric was 'H-AP' and is 'R@1'"),
-        (replace(TWO, level="coarse"), "--fold-level was 'fine' and is 'coarse'"),
-        (replace(TWO, given=("loss.tau=",)), "--search was '' and is 'loss.tau='"),
-        (None, "was tuned with --tune 4, and methods can only be compared with the same budget; give that too"),
+        (replace(TWO, trials=5), "tune was 4 and is 5"),
+        (replace(TWO, folds=3), "folds was 2 and is 3"),
+        (replace(TWO, metric="R@1"), "tune_metric was 'H-AP' and is 'R@1'"),
+        (replace(TWO, level="coarse"), "fold_level was 'fine' and is 'coarse'"),
+        (replace(TWO, search=("loss.tau=",)), "search was '' and is 'loss.tau='"),
+        (None, "was tuned with tune=4, and methods can only be compared with the same budget; give that too"),
     ]:
         with pytest.raises(ValueError, match=complaint):
             plan_comparison(["b.toml"], "out", ["data.manifest=m.parquet"], tune=tune)
@@ -244,20 +206,20 @@ def test_other_budgets_than_those_in_the_folder_are_refused(folder):
 def test_methods_whose_trials_cost_more_are_refused_whatever_may_differ():
     write_recipe("long", run={"epochs": 300}, batch={"size": 4, "images_per_class": 2})
     plan_comparison(["a.toml", "long.toml"], "out", may_differ=["run.epochs"])
-    with pytest.raises(ValueError, match=r"run.epochs is 100 in a, 300 in long, but --tune gives every method the same budget"):
+    with pytest.raises(ValueError, match=r"run.epochs is 100 in a, 300 in long, but tune gives every method the same budget"):
         plan_comparison(["a.toml", "long.toml"], "out", may_differ=["run.epochs"], tune=TWO)
 
 
 @pytest.mark.parametrize(
     ("tune", "overrides", "complaint"),
     [
-        (SearchSettings(2), ["evaluation.every=1"], "evaluation.every is set by --tune"),
-        (SearchSettings(2, given=("loss.ratio=1,2",)), [], "--search loss.ratio is a key of none of the recipes"),
-        (SearchSettings(2, given=("loss.weight=0:2",)), [], r"a cannot be tuned in loss.weight=0:2, so nothing was"),
-        (SearchSettings(2, given=("run.epochs=1,2",)), [], r"--search run.epochs: .* the same budget and the same evaluation"),
-        (SearchSettings(2, given=("evaluation.decay=0.5,1",)), [], r"--search evaluation.decay: .* the same evaluation"),
+        (SearchSettings(2), ["evaluation.every=1"], "evaluation.every is set by tune"),
+        (SearchSettings(2, search=("loss.ratio=1,2",)), [], "search=loss.ratio is a key of none of the recipes"),
+        (SearchSettings(2, search=("loss.weight=0:2",)), [], r"a cannot be tuned in loss.weight=0:2, so nothing was"),
+        (SearchSettings(2, search=("run.epochs=1,2",)), [], r"search=run.epochs: .* the same budget and the same evaluation"),
+        (SearchSettings(2, search=("evaluation.decay=0.5,1",)), [], r"search=evaluation.decay: .* the same evaluation"),
         (
-            SearchSettings(2, given=tuple(f"{key}=" for key in ("optimizer.lr", "proxies.lr", "batch.images_per_class"))),
+            SearchSettings(2, search=tuple(f"{key}=" for key in ("optimizer.lr", "proxies.lr", "batch.images_per_class"))),
             [f"loss.{key}=0.1" for key in ("tau", "weight", "temperature")],
             "a has nothing to tune",
         ),
@@ -270,15 +232,15 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tune, overrides
 
 
 def test_too_few_trials_or_folds_are_refused():
-    with pytest.raises(ValueError, match="--tune 1 must be 2 or more"):
+    with pytest.raises(ValueError, match="tune=1 must be 2 or more"):
         SearchSettings(1)
-    with pytest.raises(ValueError, match="--folds 1 must be 2 or more"):
+    with pytest.raises(ValueError, match="folds=1 must be 2 or more"):
         SearchSettings(4, folds=1)
 
 
 def test_keys_that_are_given_for_all_are_not_searched_and_ranges_can_be_replaced():
     given = ("optimizer.lr=0.1:0.2", "batch.images_per_class=", "run.clip_grad_norm=")
-    plan = plan_comparison(["a.toml"], "out", ["loss.tau=0.05"], tune=SearchSettings(2, given=given))
+    plan = plan_comparison(["a.toml"], "out", ["loss.tau=0.05"], tune=SearchSettings(2, search=given))
     space = plan.record.search.spaces["a"]
     assert set(space) == {"optimizer.lr", "proxies.lr", "loss.temperature", "loss.weight"}
     assert str(space["optimizer.lr"]) == "1e-05:0.2", "widened to the recipe's own"
@@ -316,7 +278,7 @@ def test_folds_have_no_test_image_and_every_training_class_is_validated_once():
 
 def test_folds_without_wrong_answers_are_refused():
     manifest = write_manifest(classes=16)
-    with pytest.raises(ValueError, match="--folds 5 leaves a fold with one class"):
+    with pytest.raises(ValueError, match="folds=5 leaves a fold with one class"):
         fold_manifests(manifest, 5, "fine")
     with pytest.raises(ValueError, match="cannot be divided into validation folds: folds=9 must be from 2 to 8"):
         fold_manifests(manifest, 9, "fine")
@@ -342,31 +304,32 @@ def test_validation_classes_are_to_training_classes_as_test_classes_are():
 def test_images_per_class_leave_enough_classes_for_a_batch_in_every_fold():
     # Of 8 training classes a fold trains on 4: batches of 8 have 4 classes of 2, 2 of 4 or 1 of 8, and not 8 of 1.
     batch = ["data.manifest=m.parquet", "batch.size=8"]
-    plan = plan_comparison(["a.toml"], "out", batch, tune=replace(TWO, given=("batch.images_per_class=1,2,4",)))
-    found = tuning.Search.prepare(plan.folder, plan.record.search, plan.recipes, plan.by_label, batch)
+    plan = plan_comparison(["a.toml"], "out", batch, tune=replace(TWO, search=("batch.images_per_class=1,2,4",)))
+    found = tuning.Search.prepare(plan)
     assert found.settings.spaces["a"]["batch.images_per_class"].values == (2, 4)
     assert (found.settings.level, found.settings.metric) == ("fine", "H-AP")
     large = plan_comparison(["a.toml"], "out", ["data.manifest=m.parquet", "batch.size=12"], tune=TWO)
-    with pytest.raises(ValueError, match=r"a: a fold cannot fill a batch: .*needs 6 classes.* More --folds leave more classes"):
-        tuning.Search.prepare(large.folder, large.record.search, large.recipes, large.by_label, [])
+    with pytest.raises(ValueError, match=r"a: a fold cannot fill a batch: .*needs 6 classes.* More folds leave more classes"):
+        tuning.Search.prepare(large)
 
 
 def test_every_setting_has_the_steps_of_its_recipe(folder):
     given = ["data.manifest=m.parquet"]
-    plan = plan_comparison(["a.toml"], "out", given, tune=replace(TWO, given=("batch.images_per_class=2,4",)))
-    search = tuning.Search.prepare(plan.folder, plan.record.search, plan.recipes, plan.by_label, given)
+    plan = plan_comparison(["a.toml"], "out", given, tune=replace(TWO, search=("batch.images_per_class=2,4",)))
+    search = tuning.Search.prepare(plan)
     params = {"batch.images_per_class": 4, "loss.weight": 0.5}
     own = [f"{key}={value}" for key, value in params.items()]
     counts = {}
     for fold, images in ((None, search.train), (0, search.folds[0].split("train"))):
         filled_up, equal = (read_recipe("a.toml", [*given, *one]) for one in (own, search.setting("a", params, fold)))
-        counts[fold] = [batches_per_epoch(one, images) for one in (plan.by_label["a"], filled_up, equal)]
+        counts[fold] = [batches_per_epoch(one, images) for one in (plan.configs["a"], filled_up, equal)]
         assert counts[fold][2] == counts[fold][0]
     assert counts[None][1] > counts[None][0], "a class of two images fills a group of two, and is repeated in a group of four"
     assert counts[0][0] < counts[None][0]
     assert search.setting("a", {"batch.images_per_class": 2}) == ["batch.images_per_class=2"]
-    search.folder.joinpath("search").mkdir(parents=True)
-    assert f"batch.batches={counts[0][0]}" in search.tasks("a", 1, params)[0].command
+    search.folder.mkdir(parents=True)
+    search._write_folds()
+    assert search.fold_runs("a", 1, params)[0].config.batch.batches == counts[0][0]
 
 
 def test_other_training_images_than_those_of_the_search_are_refused(folder):
@@ -396,23 +359,18 @@ def test_no_test_image_is_read_before_the_search_is_over(folder, monkeypatch):
         image.rename(image.with_suffix(".hidden"))
     trained = []
 
-    def run(queue, *_, **__):
-        """Train in this process."""
-        while queue:
-            task = queue.popleft()
-            words = task.command[4 : task.command.index("--out")]
-            train(read_recipe("real.toml", words), task.folder)
+    def train_here(executor, tasks, configs, folder, display):
+        """Train in this process; the test images are back after the trials."""
+        if "tuned" in tasks[0].name:
+            for image in hidden:
+                image.with_suffix(".hidden").rename(image)
+        while tasks:
+            task = tasks.popleft()
+            display.run_started(task.name)
             trained.append(task.name)
-            yield EndedTask(task, "", 0)
+            yield task, Answer(train_run(*task.arguments))
 
-    def finals(waiting, *_, **__):
-        for image in hidden:
-            image.with_suffix(".hidden").rename(image)
-        assert list(run(deque(waiting)))
-        return []
-
-    monkeypatch.setattr(tuning, "run_tasks", run)
-    monkeypatch.setattr(runner, "_run_here", finals)
+    monkeypatch.setattr(Executor, "train", train_here)
     result = compare(["real.toml"], "out", tune=SearchSettings(2, folds=2), metrics=["R@1"])
     assert trained[:4] == [f"real,trial={trial},fold={fold}" for trial in (0, 1) for fold in (0, 1)]
     assert all(not trial.failure and trial.value > 0 for trial in result.search.trials["real"])

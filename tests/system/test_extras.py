@@ -53,7 +53,7 @@ def test_extras_include_each_other():
     for extra, others in {
         "train": ["vision"],
         "explore": ["vision"],
-        "all": ["train", "explore", "hierarchy", "export", "sentence-transformers", "servers"],
+        "all": ["train", "explore", "hierarchy", "export", "ray", "servers"],
         "dev": ["all"],
         "export": ["vision"],
         "servers": ["explore"],
@@ -63,9 +63,9 @@ def test_extras_include_each_other():
     for extra, packages in {
         "vision": "datasets simplejpeg",
         "train": "pytorch-metric-learning torchmetrics",
-        "all": "mteb open-clip-torch",
+        "all": "accelerate datasets mteb open-clip-torch sentence-transformers",
         "export": "onnx onnxruntime onnxscript webdataset",
-        "sentence-transformers": "accelerate datasets sentence-transformers",
+        "ray": "ray",
         "servers": "pymilvus",
     }.items():
         assert set(packages.split()) <= distributions(extra), extra
@@ -112,9 +112,8 @@ SUFFICE = {  # calls of the verbs that do something small
     "train": [
         ("train", "glyphs/happier", "data.manifest=m.parquet", "--dry-run"),
         ("compare", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
-        ("sweep", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
         # for `demo` and `paper`
-        "import suprank.experiments.parallel, suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE",
+        "import suprank.experiments.train_run, suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE",
         "import suprank.cli.paper, suprank.paper.output, suprank.paper.class_maps, suprank.paper.galleries",
         "from suprank.evaluation import RetrievalMetrics; from suprank.losses import MultiSimilarity; MultiSimilarity()",
     ],

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,7 @@ from bench.settings import BenchmarkSettings
 import suprank
 from suprank.data import Manifest, archives, cached_images
 from suprank.evaluation import evaluate
-from suprank.experiments import old_runner as runner
+from suprank.executors import local
 from suprank.losses import SupAP
 from suprank.system import platforms
 from tests.cli.collection import photographs
@@ -69,7 +67,7 @@ def test_the_machine_says_its_cores_and_memory():
 def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(monkeypatch):
     assert platforms.usable_cores() == os.cpu_count()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert runner._environment(0, 2, ()) == {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // 2))}
+    assert local._environment(0, 2, ())["OMP_NUM_THREADS"] == str(max(1, os.cpu_count() // 2))
     assert platforms.memory_bytes() is None
     assert cached_images.free_memory() > 2**20
     monkeypatch.setattr(timing, "_LINUX", False)
@@ -105,15 +103,3 @@ def test_without_a_home_the_cache_is_among_temporary_files(monkeypatch, tmp_path
     monkeypatch.setattr(Path, "expanduser", expanduser)
     monkeypatch.setattr(platforms.tempfile, "gettempdir", lambda: str(tmp_path))
     assert platforms.default_cache() == tmp_path / f"suprank-cache-{os.getuid()}"
-
-
-def test_runs_are_stopped_without_hangups_and_groups_of_processes(monkeypatch):
-    monkeypatch.delattr(os, "killpg")
-    monkeypatch.delattr(signal, "SIGHUP")
-    with (
-        runner._catch_signals() as caught,
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
-    ):
-        runner._kill(process)
-        assert process.wait() == -signal.SIGKILL
-    assert caught == []

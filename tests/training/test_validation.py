@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import suprank
+from suprank import open_data
 from suprank.data import Manifest, Normalize
-from suprank.evaluation import Report
+from suprank.evaluation import Report, evaluate
 from suprank.evaluation.units import TRAINING, same_classes
-from suprank.explorer.findings import evaluate_source
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
 from suprank.training.validation import Validator
-from suprank.workflows.run_embeddings import open_source
 from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
 from tests.training.runs import start_process
@@ -170,7 +169,7 @@ def test_a_run_and_its_evaluation_afterwards_speak_of_the_same_classes_and_train
     run, trained = trained_run(tmp_path, photos)
     trained = Report.load(run / "reports" / "test-epoch-0001.json")
     done("evaluate", run, "--device", "cpu", "--per-query", "--out", tmp_path / "r.json", "-q")
-    evaluated, page = Report.load(tmp_path / "r.json"), open_source(run, device="cpu").evaluate(per_query=True)
+    evaluated, page = Report.load(tmp_path / "r.json"), evaluate(open_data(run, device="cpu"), per_query=True)
     for found in (evaluated, page):
         assert list(found.classes) == list(trained.classes) == ["class", "group"]
         assert all(same_classes(found.classes[level], trained.classes[level]) for level in trained.classes)
@@ -203,9 +202,9 @@ def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_unless_options_nam
     assert [found.settings[name] for name in settings] == [expected.settings[name] for name in settings]
     assert dict(found) == pytest.approx(dict(expected), abs=1e-12)
     assert dict(found) == dict(suprank.evaluate(run, device="cpu"))
-    source = open_source(run, device="cpu")
-    assert dict(evaluate_source(source)) == dict(found), "what `suprank report` shows"
-    assert source.with_levels(["group"]).evaluate(metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
+    source = open_data(run, device="cpu")
+    assert dict(evaluate(source)) == dict(found), "what `suprank report` shows"
+    assert evaluate(source.at_levels(["group"]), metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
     given = Report.load(evaluated("--k", 1, "--decay", 1, "--weight", "group=1"))
     assert {name for name in given if name.startswith("R@") and "/" not in name} == {"R@1"}
     assert given["wAP"] == pytest.approx(expected["AP/group"])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from suprank.training.run_folder import NonFiniteLossError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -20,10 +22,6 @@ class Validation(NamedTuple):
     step: int
     loss: float | None
     value: float
-
-
-class NonFiniteLossError(ValueError):
-    """The loss became NaN or infinite."""
 
 
 class AdaptationRun:

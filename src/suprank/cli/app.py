@@ -17,7 +17,6 @@ from suprank.cli.paper import paper
 from suprank.cli.recipes import recipes
 from suprank.cli.report import report
 from suprank.cli.search import search
-from suprank.cli.sweep import sweep
 from suprank.cli.train import train
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -27,7 +26,6 @@ app.command()(evaluate)
 app.command()(adapt)
 app.command()(train)
 app.command()(recipes)
-app.command()(sweep)
 app.command()(compare)
 app.command()(paper)
 app.command()(report)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from suprank.data import Manifest
     from suprank.evaluation import Report
-    from suprank.training import TrainConfig
 
 METHODS = {"Smooth-AP": "smooth-ap", "HAPPIER": "happier"}
 METRICS = ("R@1", "AP", "H-AP", "NDCG", "ASI")
@@ -40,7 +39,7 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and batches; the same seed gives the same numbers.")] = 0,
     epochs: Annotated[int, typer.Option(help="Number of epochs; 28 for the results of the recipe on emoji.")] = EPOCHS,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the two runs.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs.")] = Path("runs/demo"),
 ) -> None:
     """Train one small network twice on drawings, in minutes: on fine labels only, and on the whole label tree.
 
@@ -60,46 +59,41 @@ def demo(
         name, manifest = _manifest(data, say)
         for split in ("train", "test"):
             say(f"{split:5}  {_counts(manifest.split(split))}")
-        from suprank.cli.training_display import ParallelReportDisplay
+        from suprank.cli.experiments import CommandDisplay, exit_if_failed, explain_stop
         from suprank.data.workers import default_workers
-        from suprank.experiments.parallel import TrainingError, train_in_parallel
+        from suprank.experiments import compare
 
-        cores = default_workers()
-        folder = out / f"{Path(name).stem}-seed{seed}-{epochs}epochs"
-        runs = {label: (_recipe(name, recipe, seed, epochs, cores), folder / recipe) for label, recipe in METHODS.items()}
-        display = ParallelReportDisplay({label: run for label, (_, run) in runs.items()})
-        try:
-            stop_signal = train_in_parallel(runs, min(len(runs), cores), display)
-        except TrainingError as error:
-            terminal.echo(f"suprank: {error}", err=True)
-            raise typer.Exit(1) from None
-        if stop_signal is not None:
-            terminal.echo("stopped; the same command continues the runs.", err=True)
-            raise typer.Exit(128 + stop_signal)  # the exit code of a process that a signal ended
-        reports = {"untrained": _report(runs["HAPPIER"][1], 0)}
-        reports |= {label: _report(run, config.run.epochs) for label, (config, run) in runs.items()}
+        folder, cores = out / f"{Path(name).stem}-seed{seed}-{epochs}epochs", default_workers()
+        preset = "glyphs" if name == "glyphs" else "emoji"
+        recipes = [f"{preset}/{recipe}" for recipe in METHODS.values()]
+        display = CommandDisplay(tables=False)  # the one below says more
+        with explain_stop(out):
+            done = compare(
+                recipes, folder, _settings(name, seed, epochs, cores), jobs=min(len(METHODS), cores), display=display
+            )
+        exit_if_failed(done.failed, done.planned)
+        runs = {label: folder / f"{recipe},seed={seed}" for label, recipe in METHODS.items()}
+        reports = {"untrained": _report(runs["HAPPIER"], 0)}
+        reports |= {label: _report(run, epochs) for label, run in runs.items()}
     console.print(_table(reports))
-    for label, (_, run) in runs.items():
+    for label, run in runs.items():
         say(f"{label}: {run / 'model'}")
     with terminal.plain_errors("a smaller batch: `suprank train emoji/happier evaluation.batch_size=64`"):
-        page = _page(folder, runs["Smooth-AP"][1], runs["HAPPIER"][1], name)
+        page = _page(folder, runs["Smooth-AP"], runs["HAPPIER"], name)
     say(f"What they retrieve, side by side: {page}\n\n{NEXT_STEPS}")
 
 
-def _recipe(name: str, recipe: str, seed: int, epochs: int, cores: int) -> TrainConfig:
-    from suprank.training.recipe import read_recipe
-
-    preset = "glyphs" if name == "glyphs" else "emoji"
-    changes = {
+def _settings(name: str, seed: int, epochs: int, cores: int) -> dict[str, object]:
+    """What both runs have in place of the values of the recipes."""
+    return {
         "data.manifest": name,
         # A process trains on one core, and preparing its images takes a third of its time: other cores can do that.
         "data.workers": max(0, min(cores - len(METHODS), 2 * len(METHODS)) // len(METHODS)),
         "run.seed": seed,
         "run.epochs": epochs,
-        "evaluation.at_start": "true",
+        "evaluation.at_start": True,
         "evaluation.every": (epochs + 1) // 2,
     }
-    return read_recipe(f"{preset}/{recipe}", [f"{key}={value}" for key, value in changes.items()])
 
 
 def _manifest(data: str | None, say: Callable[[str], None]) -> tuple[str, Manifest]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -75,8 +75,9 @@ DecoderName = Annotated[
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per forward pass.", show_default="64, or 16 on a CPU")]
 Workers = Annotated[int | None, typer.Option(min=0, help="Processes that load images.", show_default="one per core")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")]
-SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images instead of stopping at the first.")]
+OnBroken = Annotated[Literal["raise", "skip"], typer.Option(help="Stop at the first broken image, or leave such images out.")]
 
+On = Annotated[str, typer.Option(metavar="local|ray[=HOST:PORT]", help="Where to embed: here, or on a Ray cluster.")]
 HeadFolder = Annotated[
     Path | None, typer.Option("--head", metavar="HEAD", help="A head of `suprank adapt` that the embeddings go through.")
 ]
@@ -117,11 +118,12 @@ def embed(
     batch_size: BatchSize = None,
     workers: Workers = None,
     device: Device = None,
-    skip_broken: SkipBroken = False,
+    on_broken: OnBroken = "raise",
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Embed one of N shares only, from 1 to N; the same command without it joins them."),
     ] = None,
+    on: On = "local",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Embed the images of a manifest: DIR/<split>/embeddings.npy and items.parquet, ready for `suprank evaluate`.
@@ -136,6 +138,9 @@ def embed(
     connection: DIR is one folder that all see, or one of each, copied into one later. Then the same command without --shard
     computes what is missing, and joins the shares.
 
+    With --on ray, or --on ray=10.0.0.1:6379, whichever machine of a Ray cluster is free embeds the next 256 to 2,048 images.
+    All machines see DIR and the images under the same names. What a machine has not done when it dies is done by the others.
+
     \b
     suprank embed resnet50 cub.parquet --out embeddings
     suprank evaluate embeddings
@@ -144,6 +149,7 @@ def embed(
     suprank embed resnet50 cub.parquet --head head --out adapted
     torchrun --nproc-per-node 8 -m suprank embed runs/sop/model sop.parquet --out embeddings
     suprank embed runs/sop/model sop.parquet --out /shared/embeddings --shard 3/16
+    suprank embed runs/sop/model sop.parquet --out /shared/embeddings --on ray
     """
     scales = tuple(scale or (1.0,))
     if min(scales) <= 0:
@@ -152,7 +158,8 @@ def embed(
     with terminal.plain_errors("a smaller --batch-size"), terminal.plain_messages():
         from suprank.workflows.embeddings import embed as embed_manifest
 
-        terminal.device(device)
+        if on == "local":
+            terminal.device(device)
         terminal.check_folder(out)
         with terminal.ProgressBars(quiet) as bars:
             folders = embed_manifest(
@@ -175,8 +182,9 @@ def embed(
                 batch_size=batch_size,
                 workers=workers,
                 device=device,
-                on_broken="skip" if skip_broken else "raise",
+                on_broken=on_broken,
                 shard=share,
+                on=on,
                 progress=lambda part, done, total: bars(f"embedding {part}", done, total),
             )
         if is_first_process():

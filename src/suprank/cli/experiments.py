@@ -1,4 +1,4 @@
-"""How experiments look in a terminal: progress bars on stderr, and tables on standard output."""
+"""How experiments look in a terminal: progress on stderr, and tables on standard output."""
 
 from __future__ import annotations
 
@@ -10,95 +10,29 @@ from typing import TYPE_CHECKING
 import typer
 
 from suprank.cli import terminal
-from suprank.experiments.old_runner import Display, ExperimentStopped
+from suprank.executors.local import ExperimentStopped
+from suprank.experiments.display import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from rich.progress import Progress, ProgressColumn, TaskID
-
     from suprank.experiments.tables import Table
 
 
-class ExperimentDisplay(Display):
-    """One bar for all runs, with the names of those that are running; notes on stderr, tables on standard output."""
+class CommandDisplay(ProgressDisplay):
+    """Progress and notes on stderr, tables on standard output; with `quiet` only notes and tables."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
-        self._bar: Progress | None = None
-        self._running: list[str] = []
+    def __init__(self, *, quiet: bool = False, tables: bool = True) -> None:
+        super().__init__(quiet=quiet)
+        self._tables = tables
 
-    def begin(self, runs: int) -> None:
-        if self.quiet or not runs:
-            return
-        from rich.progress import TextColumn
-
-        self._bar = _progress((), (TextColumn("{task.description}", markup=False),))
-        self._task = self._bar.add_task("", total=runs)
-        self._bar.start()
-
-    def run_started(self, name: str) -> None:
-        self._running.append(name)
-        self._update(0)
-
-    def run_ended(self, name: str, failure: str) -> None:
-        self._running.remove(name)
-        if self._bar:
-            self._bar.console.print(f"{name}: {failure or 'finished'}", highlight=False, markup=False)
-        self._update(1)
-
-    def end(self) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def skipped(self, finished: int, total: int) -> None:
-        if not self.quiet:
-            self.note(f"{finished} of {total} runs are finished already.")
-
-    def note(self, text: str) -> None:
-        terminal.echo(text, err=True)
+    def escape(self, text: str) -> str:
+        return terminal.escaped(text)
 
     def table(self, table: Table, *, seconds: bool = False) -> None:
-        print_table(table, seconds=seconds)
-
-    def _update(self, advance: int) -> None:
-        if self._bar:
-            self._bar.update(self._task, advance=advance, description="; ".join(self._running))
-
-
-class ParallelTrainingDisplay(Display):
-    """A bar for each of several trainings, with its steps and its loss; notes stand above the bars."""
-
-    def __init__(self) -> None:
-        from rich.progress import TextColumn
-
-        self._bars = _progress((TextColumn("{task.description}"), TextColumn("{task.fields[loss]}")), ())
-        self._tasks: dict[str, TaskID] = {}
-
-    def begin(self, runs: int) -> None:
-        self._bars.start()
-
-    def run_started(self, name: str) -> None:
-        self._tasks[name] = self._bars.add_task(name, total=None, loss="")
-
-    def run_progress(self, name: str, done: int, steps: int, loss: float | None) -> None:
-        text = "" if loss is None else f"loss {loss:.3f}"
-        self._bars.update(self._tasks[name], completed=done, total=steps, loss=text)
-
-    def end(self) -> None:
-        self._bars.stop()
-
-    def note(self, text: str) -> None:
-        self._bars.console.print(terminal.escaped(text), highlight=False, markup=False, soft_wrap=True)
-
-
-def _progress(before: Sequence[ProgressColumn], after: Sequence[ProgressColumn]) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*before, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(elapsed_when_finished=True), *after)
-    return Progress(*columns, console=Console(stderr=True))
+        if self._tables:
+            print_table(table, seconds=seconds)
 
 
 def command_line() -> str:

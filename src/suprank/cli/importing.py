@@ -273,7 +273,7 @@ def mteb_task(
     \b
     suprank data import mteb CUB200I2IRetrieval --out cub
     suprank embed resnet50 cub/manifest.parquet --out embeddings
-    suprank evaluate embeddings --protocol mieb --qrels cub/qrels.json
+    suprank evaluate embeddings --truth cub/qrels.json
     """
     with terminal.plain_errors("a smaller task"):
         terminal.check_folder(out)
@@ -283,7 +283,7 @@ def mteb_task(
             manifest = task_manifest(task, out, data=data, split=split, subset=subset, progress=progress)
         terminal.echo(", ".join(f"{name}: {count:,} images" for name, count in manifest.splits.items()))
         terminal.echo(f"{out / MANIFEST}: {len(manifest):,} images")
-        terminal.echo(f"judgments, for suprank evaluate --protocol mieb --qrels: {out / QRELS}")
+        terminal.echo(f"judgments, for suprank evaluate --truth: {out / QRELS}")
 
 
 def _benchmark(importer: Importer) -> None:

@@ -33,17 +33,11 @@ def paper(
         bool, typer.Option("--small", help="Use small sets, which are drawn, in place of the paper's datasets.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each recipe, with run.seed=0,1,...")] = 1,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; with --slurm all")
-    ] = None,
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Submit the runs as a SLURM array with this sbatch option, repeatable."),
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1")] = None,
     method: Annotated[
         list[str] | None, typer.Option(metavar="METHOD", help="Train only this method of the tables, repeatable.")
     ] = None,
-    on: Annotated[list[str] | None, typer.Option(metavar="DATASET", help="Only this dataset, repeatable.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(metavar="DATASET", help="Only this dataset, repeatable.")] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only print the runs, which of them are finished, and missing datasets.")
     ] = False,
@@ -68,7 +62,6 @@ def paper(
     suprank paper tab:compa_ranking_losses --small --out small      # on images that are drawn here
     suprank paper tab:main_sop_inat --data datasets --out runs --plan
     suprank paper tab:main_sop_inat --data datasets --out runs --seeds 3 --jobs 4 batch.chunk=64
-    suprank paper tables --data datasets --out runs --slurm partition=gpu --slurm time=24:00:00
     """
     with terminal.plain_errors("fewer --jobs"):
         from suprank.experiments.methods import split_arguments
@@ -80,7 +73,8 @@ def paper(
             _list_contents()
             return
 
-        from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
+        from suprank.cli.experiments import CommandDisplay, command_line, exit_if_failed, explain_stop
+        from suprank.experiments.experiment import Executor
         from suprank.paper.reproduction import Reproduction
 
         reproduction = Reproduction(
@@ -91,7 +85,7 @@ def paper(
             seeds=seeds,
             overrides=tuple(overrides),
             methods=tuple(method or ()),
-            datasets=tuple(on or ()),
+            datasets=tuple(dataset or ()),
             results=results,
             command=command_line(),
         )
@@ -103,7 +97,7 @@ def paper(
         if out is None:
             raise ValueError(f"name a folder for what is written: suprank paper {' '.join(labels)} --out DIR")
         with explain_stop(out):
-            result = reproduction.run(jobs=jobs, slurm=slurm or (), collect=collect, display=ExperimentDisplay(quiet=quiet))
+            result = reproduction.run(executor=Executor(jobs=jobs), collect=collect, display=CommandDisplay(quiet=quiet))
         for table in result.tables:
             print_paper_table(table)
         for fact in result.facts:

@@ -83,7 +83,7 @@ def train(
                 terminal.echo(to_toml(config), nl=False)
             return
         from suprank.cli.training_display import TrainingDisplay
-        from suprank.training.loop import NonFiniteLossError
+        from suprank.training import NonFiniteLossError
         from suprank.training.loop import train as run_training
 
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
@@ -12,19 +11,16 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from suprank.cli.experiments import ParallelTrainingDisplay
 from suprank.cli.terminal import escaped
-from suprank.training.callbacks import Callback, StepValues
+from suprank.training.callbacks import Callback, StepValues, metrics_line, step_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from rich.progress import TaskID
 
     from suprank.evaluation import Report
 
-MAIN_METRICS = ("R@1", "mAP@R", "AP", "H-AP", "NDCG")
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 
 
@@ -123,54 +119,3 @@ class TrainingDisplay(Callback):
 
     def _print(self, text: str) -> None:
         self._console.print(Text(escaped(text)), soft_wrap=True)
-
-
-class ParallelReportDisplay(ParallelTrainingDisplay):
-    """Also prints the main metrics of each evaluation, read from the folders of the runs; once for the untrained network."""
-
-    def __init__(self, folders: Mapping[str, Path]) -> None:
-        super().__init__()
-        self._folders, self._printed = folders, set[str]()
-
-    def run_progress(self, name: str, done: int, steps: int, loss: float | None) -> None:
-        super().run_progress(name, done, steps, loss)
-        from suprank.evaluation import Report
-
-        for file in sorted((self._folders[name] / "reports").glob("*-epoch-*.json")):
-            epoch = int(file.stem.rpartition("-")[2])
-            what = f"{name}, epoch {epoch}" if epoch else "untrained"
-            if what not in self._printed:
-                self._printed.add(what)
-                self.note(f"{what}: {metrics_line(Report.load(file))}")
-
-
-def step_line(step: StepValues, width: float = math.inf) -> str:
-    """`loss 0.3102  surrogate 0.41  lr 1e-05  512 images/s  0:12:34 left`
-
-    If that is wider than `width`, values after the loss are left out, the last ones first, and then rates after the first.
-    """
-    values = [f"{name} {value:.4g}" for name, value in step.values.items()]
-    rates = {name: f"{rate:.3g}" for name, rate in step.rates.items()}
-    if len(set(rates.values())) == 1:
-        rates = {"": next(iter(rates.values()))}
-    end = [f"{step.images_per_second:,.0f} images/s"]
-    if math.isfinite(step.seconds_left):
-        end.append(f"{timedelta(seconds=round(step.seconds_left))} left")
-    while True:
-        lr = [f"lr {', '.join(f'{name} {rate}'.strip() for name, rate in rates.items())}"] if rates else []
-        line = "  ".join([*values, *lr, *end])
-        if len(line) <= width or not (values[1:] or len(rates) > 1):
-            return line
-        if values[1:]:
-            values.pop()
-        else:
-            rates.popitem()
-
-
-def metrics_line(report: Report) -> str:
-    """`R@1 73.42  AP 41.10  H-AP 51.30`: the main metrics that the report has, in percent, of the finest level."""
-    keys = {name: (name, *(f"{name}/{level}" for level in report.levels[:1])) for name in MAIN_METRICS}
-    shown = {name: report[key] for name, spellings in keys.items() for key in spellings[::-1] if key in report}
-    if not shown:  # a recipe may choose others
-        shown = dict(list(report.items())[: len(MAIN_METRICS)])
-    return "  ".join(f"{name} {'--' if math.isnan(value) else f'{100 * value:.2f}'}" for name, value in shown.items())

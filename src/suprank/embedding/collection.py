@@ -8,7 +8,8 @@ import io
 import json
 import logging
 from collections import deque
-from contextlib import ExitStack, closing
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,7 @@ from suprank.models.head import Head
 from suprank.models.inference import at_scales, embed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from os import PathLike
 
     import torch
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
 
     from suprank.data.manifest import Manifest
     from suprank.embedding.image_loading import ImageLoaderSettings
+    from suprank.embedding.shards import RunTasks
     from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
 
 SHARD_ROWS = 2048  # written at once: the most that an interruption can cost
-MAX_SHARDS = 10_000  # of larger collections shards are larger: file systems list so many names in a moment
+SMALL_SHARD_ROWS, MANY_SHARDS = 256, 64  # of small collections shards are smaller, so that each of many machines gets some
+MAX_SHARDS = 10_000  # of large ones they are larger: file systems list so many names in a moment
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ def embed_collection(
     scales: Sequence[float] = (1.0,),
     dtype: Literal["float32", "float16"] = "float32",
     shard: tuple[int, int] | None = None,
+    run_tasks: RunTasks | None = None,
     processes: Processes | None = None,
     progress: Callable[[str, int, int], None] = lambda part, done, total: None,
     note: Callable[[str], object] = _log.info,
@@ -78,7 +82,9 @@ def embed_collection(
 
     With `shard=(3, 16)`, this call embeds every 16th shard, from the third on, into `out/<part>/parts`. Up to 16 machines make
     such calls at any time, into a folder that all of them see or into folders that are copied into one; then the call without
-    it computes what is missing, and joins. A shard has 2,048 images, and more from 20 million images on.
+    it computes what is missing, and joins. A shard has 256 to 2,048 images, and more from 20 million images on. With
+    `run_tasks`, such as `suprank.executors.RayCluster.run`, each shard is a task for one of several machines: all of them see
+    `out` and the images under the names that they have here.
 
     If `loading` skips broken images, each gets a row of NaN, a warning in the log, and True in the column `broken` of
     `items.parquet`; `read_embedded` leaves it out. A model that gives NaN is refused, so that no intact image is taken for a
@@ -101,7 +107,6 @@ def embed_collection(
     }
     parts = choose_parts(manifest, splits)
     _check_other_parts(Path(out), parts, settings)
-    forward = at_scales(embedder, scales)
     folders: dict[str, Path] = {}
     for part, members in parts.items():
         folder = Path(out) / part
@@ -119,33 +124,23 @@ def embed_collection(
                 f"it to start again."
             )
 
-        def embed_rows(
-            shards: Iterator[NDArray[np.int64]], embedded: EmbeddedImages = embedded
-        ) -> Iterator[NDArray[np.float32]]:
-            waiting: deque[NDArray[np.int64]] = deque()
-            pinned = str(device).startswith("cuda")
-            batches = loading.batches(embedded.images, _note(shards, waiting, embedded), pinned=pinned, on_hashes=embedded.note)
-            open_batches.enter_context(closing(batches))
-            embeddings = embed(embedder, batches, device=device, precision=precision, forward=loading.before(forward))
-            return _fill_broken(_refuse_nan(embeddings, embedded.images), waiting, embedder.dim)
-
         folders[part] = folder
-        with ExitStack() as open_batches:  # if writing fails, the traceback keeps the batches alive, and they their workers
-            result = write_embeddings(
-                embed_rows,
-                len(images),
-                embedder.dim,
-                folder,
-                fingerprint=fingerprint,
-                shard_rows=rows_of_shard,
-                dtype=dtype,
-                rank=processes.rank,
-                world_size=processes.world_size,
-                barrier=processes.barrier,
-                shard=shard,
-                progress=functools.partial(progress, part),
-                note=note,
-            )
+        result = write_embeddings(
+            _EmbedRows(embedder, images, folder, loading, device, precision, tuple(scales)),
+            len(images),
+            embedder.dim,
+            folder,
+            fingerprint=fingerprint,
+            shard_rows=rows_of_shard,
+            dtype=dtype,
+            rank=processes.rank,
+            world_size=processes.world_size,
+            barrier=processes.barrier,
+            shard=shard,
+            run_tasks=run_tasks,
+            progress=functools.partial(progress, part),
+            note=note,
+        )
         if shard is None:
             if processes.rank == 0:
                 embedded.save(np.flatnonzero(np.isnan(np.load(result, mmap_mode="r")[:, 0])))
@@ -153,8 +148,33 @@ def embed_collection(
     return folders
 
 
+@dataclass(frozen=True)
+class _EmbedRows:
+    """Embeds the rows of shards of a part, and notes which bytes their images have. It can be pickled, for another machine."""
+
+    embedder: Embedder
+    images: Manifest
+    folder: Path
+    loading: ImageLoaderSettings
+    device: torch.device | str | None
+    precision: Precision | None
+    scales: tuple[float, ...]
+
+    def __call__(self, shards: Iterator[NDArray[np.int64]]) -> Generator[NDArray[np.float32]]:
+        embedded = EmbeddedImages(self.images, self.folder)
+        waiting: deque[NDArray[np.int64]] = deque()
+        rows, pinned = _note(shards, waiting, embedded), str(self.device).startswith("cuda")
+        forward = self.loading.before(at_scales(self.embedder, self.scales))
+        with closing(self.loading.batches(self.images, rows, pinned=pinned, on_hashes=embedded.note)) as batches:
+            embeddings = embed(self.embedder, batches, device=self.device, precision=self.precision, forward=forward)
+            yield from _fill_broken(_refuse_nan(embeddings, self.images), waiting, self.embedder.dim)
+
+
 def _shard_rows(count: int) -> int:
-    return SHARD_ROWS * max(1, -(-count // (SHARD_ROWS * MAX_SHARDS)))
+    rows = SHARD_ROWS * max(1, -(-count // (SHARD_ROWS * MAX_SHARDS)))
+    while rows > SMALL_SHARD_ROWS and count < rows * MANY_SHARDS:
+        rows //= 2
+    return rows
 
 
 def _int(value: object) -> int | None:

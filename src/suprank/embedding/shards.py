@@ -7,39 +7,49 @@
     out/.lock                  keeps a second process out while one is embedding; it stays, and means nothing by itself
     out/parts/.lock-3-of-16    keeps a second process out of these shards
 
-Under torchrun the shards are distributed among the processes; machines without a connection embed a fixed share each. A shard
-does not depend on the process that computes it, so a run may be resumed with another number of processes.
+Under torchrun the shards are distributed among the processes; machines without a connection embed a fixed share each; on a
+cluster that moves work, each shard is a task for whichever machine is free. A shard does not depend on the process that
+computes it, so a run may be resumed with another number of processes.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import platform
 import shutil
-from contextlib import contextmanager, nullcontext
+import signal
+import time
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from suprank.evaluation.provenance import RECORD, RESULT
+from suprank.executors.local import Crashed, ExperimentStopped, Task
 from suprank.files.atomic import atomic_writer, own_file, write_atomically
 from suprank.files.binary import open_npy, write_npy
 from suprank.files.locking import LOCK, lock_folder
 from suprank.files.records import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
 
-    EmbedRows = Callable[[Iterator[NDArray[np.int64]]], Iterator[NDArray[Any]]]
+    from suprank.executors.local import Answer
+
+    EmbedRows = Callable[[Iterator[NDArray[np.int64]]], Generator[NDArray[Any]]]
+    RunTasks = Callable[[Callable[[int], list[str]], list[Task]], Generator[tuple[Task, Answer]]]
 
 SHARDS, ITEMS = "parts", "items.parquet"
 _WAY_OUT = "wait for it to end, or choose another folder"
 _SECONDS = 60  # for others to begin: each holds the lock of the folder for a moment
+_SECONDS_TO_SEE = 90  # what other machines have written: network file systems remember for a minute that a file is not there
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +67,7 @@ def write_embeddings(
     world_size: int = 1,
     barrier: Callable[[], None] = lambda: None,
     shard: tuple[int, int] | None = None,
+    run_tasks: RunTasks | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     note: Callable[[str], object] = _log.info,
 ) -> Path:
@@ -73,8 +84,10 @@ def write_embeddings(
 
     Under torchrun, give `rank`, `world_size` and a `barrier`, and the same `out` in each process. `shard=(3, 16)` embeds every
     16th shard, from the third on, and joins nothing: 16 such calls may run at once, on machines that see one folder or copy
-    their folders into one, and the call without it embeds what is missing and joins. `progress(done, total)` counts the rows of
-    this process, including those of earlier runs, and `note` gets a sentence on how many shards were there, if any was.
+    their folders into one, and the call without it embeds what is missing and joins. With `run_tasks`, such as
+    `suprank.executors.RayCluster.run`, each missing shard is a task, and `embed_rows` is pickled; all machines see `out`.
+    `progress(done, total)` counts the rows of this process and of its tasks, including those of earlier runs, and `note` gets a
+    sentence on how many shards were there, if any was.
     """
     first, step = check_shard(shard)
     layout = ShardLayout(count, dim, shard_rows, np.dtype(dtype))
@@ -87,7 +100,8 @@ def write_embeddings(
         if rank != 0:
             run.check_record(run.out / RECORD)
         if not run.finished():
-            _embed_missing(run, embed_rows, shards[rank::world_size], progress)
+            embed = _embed_shards if run_tasks is None else partial(_embed_in_tasks, run_tasks=run_tasks)
+            _embed_missing(run, embed_rows, shards[rank::world_size], progress, embed)
             barrier()  # the parts of all are written
             if rank == 0 and shard is None:
                 run.join()
@@ -233,7 +247,7 @@ class _ShardedRun:
     def finished(self) -> bool:
         return _is_complete(self.out / RESULT, (self.layout.count, self.layout.dim), self.layout.dtype)
 
-    def missing(self, shards: range) -> list[int]:
+    def missing(self, shards: Iterable[int]) -> list[int]:
         """The shards that are not complete."""
         return [i for i in shards if not _is_complete(self.part(i), self.layout.shape(i), self.layout.dtype)]
 
@@ -256,7 +270,13 @@ class _ShardedRun:
         write_npy(self.part(shard), rows)
 
 
-def _embed_missing(run: _ShardedRun, embed_rows: EmbedRows, shards: range, progress: Callable[[int, int], None]) -> None:
+def _embed_missing(
+    run: _ShardedRun,
+    embed_rows: EmbedRows,
+    shards: range,
+    progress: Callable[[int, int], None],
+    embed: Callable[[_ShardedRun, EmbedRows, Sequence[int], Callable[[int], None]], None],
+) -> None:
     total, missing = sum(len(run.layout.rows(i)) for i in shards), run.missing(shards)
     done = total - sum(len(run.layout.rows(i)) for i in missing)
     progress(done, total)
@@ -267,7 +287,7 @@ def _embed_missing(run: _ShardedRun, embed_rows: EmbedRows, shards: range, progr
         progress(done, total)
 
     if missing:
-        _embed_shards(run, embed_rows, missing, advance)
+        embed(run, embed_rows, missing, advance)
 
 
 def _embed_shards(run: _ShardedRun, embed_rows: EmbedRows, shards: Sequence[int], advance: Callable[[int], None]) -> None:
@@ -276,21 +296,79 @@ def _embed_shards(run: _ShardedRun, embed_rows: EmbedRows, shards: Sequence[int]
     `embed_rows` may ask for the rows of further shards before it yields those of the first, so that images are loaded ahead.
     """
     layout = run.layout
-    stream = _Stream(embed_rows(np.arange(layout.rows(shard).start, layout.rows(shard).stop) for shard in shards), layout.dim)
-    for place, shard in enumerate(shards):
-        rows = np.empty(layout.shape(shard), layout.dtype)
-        filled = 0
-        while filled < len(rows):
-            if not stream.has_rows():
-                left = sum(len(layout.rows(other)) for other in shards[place:]) - filled
-                raise ValueError(f"embed_rows stopped {left} rows before the end; it must yield one embedding for each row.")
-            taken = stream.take(len(rows) - filled)
-            rows[filled : filled + len(taken)] = taken
-            filled += len(taken)
-            advance(len(taken))
-        run.save(shard, rows)
-    if stream.has_rows():
-        raise ValueError("embed_rows yielded too many rows; it must yield one embedding for each row.")
+    rows_of = (np.arange(layout.rows(shard).start, layout.rows(shard).stop) for shard in shards)
+    with closing(embed_rows(rows_of)) as arrays:  # a traceback would keep it, and its workers, alive
+        stream = _Stream(arrays, layout.dim)
+        for place, shard in enumerate(shards):
+            rows = np.empty(layout.shape(shard), layout.dtype)
+            filled = 0
+            while filled < len(rows):
+                if not stream.has_rows():
+                    left = sum(len(layout.rows(other)) for other in shards[place:]) - filled
+                    raise ValueError(
+                        f"embed_rows stopped {left} rows before the end; it must yield one embedding for each row."
+                    )
+                taken = stream.take(len(rows) - filled)
+                rows[filled : filled + len(taken)] = taken
+                filled += len(taken)
+                advance(len(taken))
+            run.save(shard, rows)
+        if stream.has_rows():
+            raise ValueError("embed_rows yielded too many rows; it must yield one embedding for each row.")
+
+
+def _embed_in_tasks(
+    run: _ShardedRun, embed_rows: EmbedRows, shards: Sequence[int], advance: Callable[[int], None], *, run_tasks: RunTasks
+) -> None:
+    """Have each shard embedded by a task, in any order. What tasks have logged is logged here; the first error ends it."""
+    tasks = {Task(run.layout.file_name(shard), (shard,)): shard for shard in shards}
+    try:
+        with closing(run_tasks(_EmbedShard(run, embed_rows), list(tasks))) as answers:
+            for task, answer in answers:
+                if isinstance(answer.error, Crashed):
+                    raise ChildProcessError(f"the task of shard {task.name} {answer.error}") from answer.error
+                if answer.error is not None:
+                    raise answer.error
+                for message in answer.value:
+                    _log.warning(message)
+                advance(len(run.layout.rows(tasks[task])))
+    except ExperimentStopped as stopped:
+        signal.raise_signal(stopped.signal)  # now that no task is left: Ctrl-C is a KeyboardInterrupt again
+    end = time.monotonic() + _SECONDS_TO_SEE
+    while run.missing(shards) and time.monotonic() < end:
+        time.sleep(1)
+
+
+@dataclass(frozen=True)
+class _EmbedShard:
+    """The function of the tasks: embeds and saves a shard, wherever it is called, and returns the warnings."""
+
+    run: _ShardedRun
+    embed_rows: EmbedRows
+
+    def __call__(self, shard: int) -> list[str]:
+        if not (self.run.out / RECORD).exists():
+            raise FileNotFoundError(
+                f"{platform.node()} does not see {self.run.out}; choose a folder that all machines see under one name."
+            )
+        with _warnings() as found:  # a shard of a task that died after it was saved is there
+            for missing in self.run.missing(range(shard, shard + 1)):
+                _embed_shards(self.run, self.embed_rows, [missing], lambda rows: None)
+        return found
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect the warnings that this package logs."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("suprank")
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
 
 
 class _Stream:

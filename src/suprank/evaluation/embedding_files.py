@@ -43,7 +43,8 @@ def open_embeddings(
     extension = path.suffix.lower()
     if extension not in (".npy", ".pt", ".parquet"):
         raise ValueError(
-            f"{name}: {path.suffix or 'no extension'!r} cannot be read; save the embeddings as .npy, .parquet or .pt."
+            f"{name}: {path.suffix or 'no extension'!r} cannot be read; save the embeddings as .npy, .parquet or .pt. The "
+            f"images of a manifest are embedded by `suprank embed`."
         )
     check_file(path, name)
     if extension == ".parquet":
@@ -231,7 +232,7 @@ def _embedding_columns(schema: Any, name: str, column: str | None) -> list[str]:
 
     fields = [field for field in schema if field.name != "__index_level_0__"]  # what pandas adds
     present = ", ".join(f"{field.name} ({field.type})" for field in fields[:20]) or "no columns"
-    vectors = [field.name for field in fields if is_vector(field.type)]
+    vectors = [field.name for field in fields if is_vector(field.type) and field.name != "box"]  # of a manifest
     if column is not None:
         if column in vectors or any(field.name == column and kinds.is_floating(field.type) for field in fields):
             return [column]
@@ -244,7 +245,7 @@ def _embedding_columns(schema: Any, name: str, column: str | None) -> list[str]:
         return [field.name for field in fields]
     raise ValueError(
         f"{name} has {present}, but must have a column of float lists, best called `embedding`, or only float columns, "
-        f"one per dimension."
+        f"one per dimension. The images of a manifest are embedded by `suprank embed`."
     )
 
 

@@ -225,7 +225,7 @@ def _item_ids(table: Table, column: str) -> list[str]:
     return [ids.names[code] for code in ids.codes.tolist()]
 
 
-def labels_at(labels: NDArray[np.integer[Any]], columns: Sequence[int]) -> NDArray[np.integer[Any]]:
+def labels_at(labels: NDArray[Any], columns: Sequence[int]) -> NDArray[Any]:
     """Some columns of labels; of sets `[N, L, M]` they are plain, `[N, L]`, if no row has several labels in one of them.
 
     Example:

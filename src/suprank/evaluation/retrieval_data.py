@@ -60,7 +60,7 @@ class Items:
     """
 
     embeddings: Embeddings
-    labels: NDArray[np.integer[Any]]
+    labels: NDArray[Any]
     ids: Sequence[Any] | NDArray[Any] | None = None
     manifests: tuple[Any, ...] = ()
 
@@ -152,7 +152,7 @@ class RetrievalData:
     queries: Items
     gallery: Items | None = None
     levels: tuple[str, ...] = ()
-    names: Mapping[str, Sequence[str]] | None = None
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     classes: Mapping[str, NDArray[np.int64]] | None = None
     name: str = "embeddings"
     defaults: MetricDefaults = MetricDefaults()
@@ -208,7 +208,7 @@ class RetrievalData:
             Items(source, own, given),
             None if items is None else Items(items, theirs, given_items),
             known,
-            names,
+            names or {},
             classes=None if classes is None else query_classes(classes, len(source)),
             name=name,
         )
@@ -259,7 +259,7 @@ class RetrievalData:
             queries,
             others[0] if others else None,
             read.levels if read else (),
-            read.names if read else None,
+            (read and read.names) or {},
             read.classes if read else None,
             name=place.stem,
             origin=Origin(place, place, made_by=made_by),
@@ -280,10 +280,10 @@ class RetrievalData:
         """The `label_digests`, by which a report is matched with another one; none if labels have no names."""
         found: dict[str, str] = {}
         for side, prefix in zip(self.sides, ("", "gallery "), strict=False):
-            if self.names is not None:
-                keys = None if side.keys is None else list(map(str, side.keys))
-                columns = zip(self.levels, np.moveaxis(side.labels, 1, 0), strict=True)
-                found |= label_digests(keys, {prefix + level: label_names(own, self.names[level]) for level, own in columns})
+            keys = None if side.keys is None or not self.names else list(map(str, side.keys))
+            columns = zip(self.levels, np.moveaxis(side.labels, 1, 0), strict=True)
+            named = {prefix + level: label_names(own, self.names[level]) for level, own in columns if level in self.names}
+            found |= label_digests(keys, named)
         return found
 
     def require_labels(self) -> None:
@@ -292,8 +292,15 @@ class RetrievalData:
             shared = "" if self.gallery is None else " at a level that queries and gallery have in common"
             raise ValueError(
                 f"{self.name}: the images have no labels{shared}, so nothing is relevant to a query; add label columns to the "
-                f"manifest and embed again, give embeddings in a file a file of labels, or look at what is found with "
+                f"manifest and embed again, name a file of labels with embeddings in a file, or look at what is found with "
                 f"`suprank explore`. Revisited Oxford and Paris have a ground truth of their own, such as gnd_roxford5k.pkl."
+            )
+
+    def require_images(self, what: str) -> None:
+        """Raise if nothing says where the images are, for `what` shows them."""
+        if any(not side.manifests for side in self.sides):
+            raise ValueError(
+                f"{what} of {self.name} shows images, and nothing says where they are; give the manifest of the rows as labels."
             )
 
     def require_single_labels(self, what: str) -> None:
@@ -302,8 +309,8 @@ class RetrievalData:
             if side.labels.ndim == 3:
                 several = [level for column, level in enumerate(self.levels) if (side.labels[:, column, 1:] >= 0).any()]
                 raise ValueError(
-                    f"{what} needs one label for an image at each level, but images have several {in_words(several)}; measure "
-                    f"it with `suprank evaluate`."
+                    f"{what} of {self.name} needs one label for an image at each level, but images have several "
+                    f"{in_words(several)}; measure it with `suprank evaluate`."
                 )
 
     def at_levels(self, levels: Sequence[str]) -> RetrievalData:
@@ -319,10 +326,29 @@ class RetrievalData:
             queries=queries,
             gallery=gallery[0] if gallery else None,
             levels=tuple(levels),
-            names=None if self.names is None else {level: self.names[level] for level in levels},
+            names={level: self.names[level] for level in levels if level in self.names},
             classes=self.classes or dict(zip(self.levels, np.moveaxis(self.queries.labels, 1, 0), strict=True)),
             defaults=self.defaults.at_levels(levels),
         )
+
+    def numbered_as(self, other: RetrievalData) -> RetrievalData:
+        """The same data at the same levels, with the numbers that labels of the same name have in `other`, and new ones."""
+        names, tables = dict(self.names), []
+        for level in self.levels:
+            known = {name: number for number, name in enumerate(other.names.get(level, ()))}
+            table = [known.setdefault(name, len(known)) for name in self.names.get(level, ())]
+            if level in self.names and level in other.names:
+                names[level] = tuple(known)
+            elif level in self.names or level in other.names:
+                raise ValueError(f"{self.name} and {other.name}: one has names of {level}, the other numbers; give both alike.")
+            tables.append(np.array([*table, -1]) if table else None)
+
+        def renumbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+            columns = zip(tables, np.moveaxis(labels, 1, 0), strict=True)
+            return np.stack([own if table is None else table[own] for table, own in columns], axis=1)
+
+        queries, *gallery = (replace(side, labels=renumbered(side.labels)) for side in self.sides)
+        return replace(self, queries=queries, gallery=gallery[0] if gallery else None, names=names)
 
     def with_head(self, head: StoredHead, progress: Progress = lambda what, done, total: None) -> RetrievalData:
         """The same images after a head, in memory or in a temporary file; a head for other embeddings is refused."""
@@ -372,11 +398,12 @@ class RetrievalData:
                 f"{self.name} ranks {len(self.items):,} items and {other.name} {len(other.items):,}, and a shorter list is "
                 f"easier; embed the same gallery with both."
             )
-        common = [level for level in self.levels if level in other.levels]
+        common = self.common_levels(other)
         if not common and (self.levels or other.levels):
+            own_levels, other_levels = (in_words(one.levels) or "no level" for one in (self, other))
             raise ValueError(
-                f"{self.name} is evaluated at {in_words(self.levels) or 'no level'} and {other.name} at "
-                f"{in_words(other.levels) or 'no level'}, so there is nothing to compare; name data that share a level."
+                f"{self.name} is evaluated at {own_levels} and {other.name} at {other_levels}, so there is nothing to compare; "
+                f"name data that share a level."
             )
         own, theirs = (
             query_classes({level: one.queries.labels[:, one.levels.index(level)] for level in common}, len(one.queries))
@@ -388,6 +415,16 @@ class RetrievalData:
                 f"their metrics do not mean the same; embed one manifest with both models."
             )
         return rows
+
+    def common_levels(self, other: RetrievalData) -> tuple[str, ...]:
+        """The levels that both have, finest first."""
+        return tuple(level for level in self.levels if level in other.levels)
+
+    def comparison_warning(self, other: RetrievalData) -> str | None:
+        """A warning if two backbones made the embeddings, or images were read differently; None if not, or if unknown."""
+        if self.origin.made_by is None or other.origin.made_by is None:
+            return None
+        return self.origin.made_by.warning(other.origin.made_by, (self.name, other.name))
 
     def _match_queries(self, other: RetrievalData) -> NDArray[np.int64]:
         if self.queries.keys is None or other.queries.keys is None:

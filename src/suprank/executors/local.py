@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from suprank.system.child_processes import safe_environment
 from suprank.system.custom_code import handed_consents
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from types import FrameType
 
-CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 # Not tensorboard, because gRPC may crash in processes that are forked and fork again.
 PRELOAD = ("suprank.training.loop", "suprank.models", "pandas", "pyarrow.parquet")
 POLL_SECONDS = 0.1  # until a signal, or the end of a process whose own children live on, is noticed
@@ -282,7 +282,17 @@ class SentAnswer(NamedTuple):
         return answer
 
 
-_connection: Connection | None = None
+class _Receiver(Protocol):
+    def send(self, values: Any) -> object: ...
+
+
+_connection: _Receiver | None = None
+
+
+def report_to(receiver: _Receiver | None) -> None:
+    """From here on, `report` sends to this receiver."""
+    global _connection
+    _connection = receiver
 
 
 def report(values: Any) -> None:
@@ -294,10 +304,9 @@ def report(values: Any) -> None:
 
 def _work(connection: Connection, function: Callable[..., Any], environment: Mapping[str, str]) -> None:
     """The main function of a process: do the tasks that come through the pipe, until its end."""
-    global _connection
     import torch
 
-    _connection = connection
+    report_to(connection)
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the caller, who decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)

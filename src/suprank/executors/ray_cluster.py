@@ -13,21 +13,33 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import secrets
 import signal
 import socket
 import sys
 import tempfile
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from suprank.executors.local import SECONDS_TO_SAVE, Answer, Crashed, ExperimentStopped, Task, call_pickled, catch_signals
+from suprank.executors.local import (
+    SECONDS_TO_SAVE,
+    Answer,
+    Crashed,
+    ExperimentStopped,
+    Task,
+    call_pickled,
+    catch_signals,
+    report,
+    report_to,
+)
 from suprank.system.child_processes import VARIABLE, VARIABLE_VALUE, restore_environment
 from suprank.system.custom_code import MODULE_PREFIX, handed_consents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
 _RETRIES = 5  # of a task whose process or machine dies: then it is likely its own fault
 _POLL_SECONDS = 0.2  # until a signal is noticed
@@ -80,7 +92,9 @@ class RayCluster:
         handler = signal.getsignal(signal.SIGTERM)
         with tempfile.TemporaryDirectory() as empty:
             try:
-                # With an empty folder as theirs, workers import nothing from the caller's, which may be anybody's photos.
+                # With a folder of their own, workers import nothing from the caller's, which may be anybody's photos. Ray tells
+                # folders by their content, and deletes one at the end of a job, even if another job has the same.
+                Path(empty, "job").write_text(secrets.token_hex())
                 ray.init(self.address, runtime_env={"working_dir": empty}, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 reason = " ".join(str(error).split())
@@ -110,6 +124,10 @@ class RayCluster:
         counts = [{name: resources.get(name, 0.0) for name in ("CPU", "GPU")} for resources in alive]
         return [one for one in counts if one["GPU"] >= gpus]
 
+    def cpus_per_gpu(self) -> int:
+        """How many CPUs each machine has for each of its GPUs, at most 16."""
+        return max(1, min([16, *(int(one["CPU"] // one["GPU"]) for one in self.machines(gpus=1))]))
+
     def run(
         self,
         function: Callable[..., Any],
@@ -118,13 +136,15 @@ class RayCluster:
         jobs: int | None = None,
         cpus: float = 1,
         gpus: float = 0,
-        on_start: Callable[[Task], object] = lambda task: None,
-    ) -> Iterator[tuple[Task, Answer]]:
+        on_start: Callable[[Task], object] | None = None,
+        on_report: Callable[[Task, Any], object] | None = None,
+    ) -> Generator[tuple[Task, Answer]]:
         """Call the function for each task, and yield each with its answer as it ends.
 
         A task takes so many CPUs and GPUs of a machine; `jobs` limits how many there are at the same time. Tasks that the
         caller adds to a deque `tasks` in the meantime are done too. The function is sent once to each process; it may be an
-        object with a model in it. `on_start` is called with each task that is handed to Ray.
+        object with a model in it. `on_start` is called with a task when it begins on a machine, perhaps again on another one,
+        and `on_report` with what it passes to `report`.
 
         On SIGINT, SIGTERM or SIGHUP tasks get SIGINT and are waited for; a second signal kills them. Then `ExperimentStopped`
         is raised. No task goes on, also if the caller fails, or goes on without the remaining answers.
@@ -143,26 +163,31 @@ class RayCluster:
             runtime_env={"env_vars": {VARIABLE: VARIABLE_VALUE, **handed_consents()}},
         )
         machines = _Machines(self, cpus, gpus)
+        mailbox = None if on_start is None and on_report is None else _Mailbox()
         running: dict[Any, Task] = {}
         with catch_signals() as caught:
             try:
                 while queue or running:
                     while queue and not caught and len(running) < (jobs or machines.places()):
                         task = queue.popleft()
-                        on_start(task)
                         try:
                             content = pickle.dumps(task)
                         except Exception as error:
                             yield task, Answer(error=error)
                             continue
-                        running[remote.remote(shared, content, str(Path.cwd()))] = task
+                        reports = mailbox and (mailbox.actor, task.name)
+                        running[remote.remote(shared, content, str(Path.cwd()), reports)] = task
                     if caught:
                         raise ExperimentStopped(caught[0])
                     ready, _ = ray.wait(list(running), timeout=_POLL_SECONDS) if running else ([], [])
+                    if mailbox is not None:
+                        mailbox.deliver(running.values(), on_start, on_report)
                     for reference in ready:
                         yield running.pop(reference), _answer(reference)
             finally:
                 _cancel(running, caught)
+                if mailbox is not None:
+                    ray.kill(mailbox.actor)
 
     def _check_resources(self, cpus: float, gpus: float) -> None:
         machines = self.machines()
@@ -200,6 +225,61 @@ class _Machines:
     def _count(self, machines: Sequence[dict[str, float]]) -> int:
         shares = (("CPU", self._cpus), ("GPU", self._gpus))
         return sum(min((int(one[name] // share) for name, share in shares if share), default=1) for one in machines)
+
+
+class _Mailbox:
+    """What tasks report, on its way: an actor on the caller's machine, which is asked now and then."""
+
+    def __init__(self) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.actor = _letters().options(num_cpus=0, scheduling_strategy=here).remote()
+        self._asked = self.actor.take.remote()
+
+    def deliver(
+        self,
+        tasks: Iterable[Task],
+        on_start: Callable[[Task], object] | None,
+        on_report: Callable[[Task, Any], object] | None,
+    ) -> None:
+        import ray
+
+        if not ray.wait([self._asked], timeout=0)[0]:
+            return
+        named = {task.name: task for task in tasks}
+        for name, values in ray.get(self._asked):
+            if (task := named.get(name)) is None:
+                continue
+            if values is None and on_start is not None:
+                on_start(task)
+            elif values is not None and on_report is not None:
+                on_report(task, values)
+        self._asked = self.actor.take.remote()
+
+
+def _letters() -> Any:
+    """The class of the actor. It keeps the last report of each task, and that it has begun."""
+    import ray
+
+    class Letters:
+        def __init__(self) -> None:
+            self.begun: list[tuple[str, None]] = []
+            self.last: dict[str, Any] = {}
+
+        def put(self, name: str, values: Any) -> None:
+            if values is None:
+                self.begun.append((name, None))
+            else:
+                self.last[name] = values
+
+        def take(self) -> list[tuple[str, Any]]:
+            taken = [*self.begun, *self.last.items()]
+            self.begun, self.last = [], {}
+            return taken
+
+    return ray.remote(Letters)
 
 
 def _current_address() -> str:
@@ -278,7 +358,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 def _in_worker() -> Callable[..., Any]:
     """The function that Ray calls. It is pickled by value, because it is defined here, and imports this package itself."""
 
-    def call(shared: list[Any], content: bytes, folder: str) -> Any:
+    def call(shared: list[Any], content: bytes, folder: str, reports: Any) -> Any:
         import os
         import sys
 
@@ -286,16 +366,31 @@ def _in_worker() -> Callable[..., Any]:
         sys.path.sort(key=lambda place: os.path.abspath(place) == folder)  # noqa: PTH100
         from suprank.executors.ray_cluster import do
 
-        return do(shared, content)
+        return do(shared, content, folder, reports)
 
     return call
 
 
-def do(shared: list[Any], content: bytes) -> Any:
-    """Do a task with the function that is shared, which is fetched once."""
+class _Reports:
+    """Where `report` sends what it is given."""
+
+    def __init__(self, mailbox: Any, name: str) -> None:
+        self._mailbox, self._name = mailbox, name
+
+    def send(self, values: Any) -> None:
+        self._mailbox.put.remote(self._name, values)
+
+
+def do(shared: list[Any], content: bytes, folder: str, reports: tuple[Any, str] | None) -> Any:
+    """Do a task in the caller's folder, with the function that is shared, which is fetched once."""
     import ray
 
     restore_environment()
+    report_to(None if reports is None else _Reports(*reports))
+    if reports is not None:
+        report(None)  # it has begun
+    with suppress(OSError):  # this machine does not see it
+        os.chdir(folder)
     key = shared[0].hex()
     if key not in _functions:
         _functions.clear()

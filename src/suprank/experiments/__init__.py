@@ -1,56 +1,35 @@
-"""Several training runs as one experiment: `sweep` combines values of a recipe's entries, `compare` compares methods.
+"""Several training runs as one experiment: `compare` trains recipes and values of their keys under one budget.
 
-Both train what is missing in their folder, resume what was interrupted, and return the table of means over seeds.
-`suprank.experiments.plots` draws the figures, and needs matplotlib; `suprank.experiments.parallel` trains in processes.
+It trains what is missing in its folder, resumes what was interrupted, and returns the table of means over seeds.
+`suprank.experiments.plots` draws the figures, and needs matplotlib.
 """
 
-from suprank.experiments.comparisons import Comparison, ComparisonResult, collect_comparison, compare, plan_comparison
-from suprank.experiments.grid import RECIPE, SEED, Combination, Grid
-from suprank.experiments.old_runner import Display, ExperimentStopped, Plan, Task, run_tasks
-from suprank.experiments.results import Outcome, Outcomes, comparison_table, relative_table, runs_csv, summary_table
+from suprank.experiments.comparisons import ComparisonResult, collect, compare, plan_comparison
+from suprank.experiments.display import Display, ProgressDisplay
+from suprank.experiments.experiment import Experiment, Plan
+from suprank.experiments.results import Outcome, Outcomes
 from suprank.experiments.search_result import SearchResult
 from suprank.experiments.search_settings import SearchSettings
 from suprank.experiments.significance import Difference, Significance
-from suprank.experiments.sweeps import Sweep, SweepResult, collect_sweep, plan_sweep, sweep
-from suprank.experiments.tables import Row, Statistic, Table, comparison_latex, comparison_markdown
+from suprank.experiments.tables import Statistic, Table
 from suprank.experiments.trials import Trial
-from suprank.experiments.worker_processes import WorkerPool
 
 __all__ = [
-    "RECIPE",
-    "SEED",
-    "Combination",
-    "Comparison",
     "ComparisonResult",
     "Difference",
     "Display",
-    "ExperimentStopped",
-    "Grid",
+    "Experiment",
     "Outcome",
     "Outcomes",
     "Plan",
-    "Row",
+    "ProgressDisplay",
     "SearchResult",
     "SearchSettings",
     "Significance",
     "Statistic",
-    "Sweep",
-    "SweepResult",
     "Table",
-    "Task",
     "Trial",
-    "WorkerPool",
-    "collect_comparison",
-    "collect_sweep",
+    "collect",
     "compare",
-    "comparison_latex",
-    "comparison_markdown",
-    "comparison_table",
     "plan_comparison",
-    "plan_sweep",
-    "relative_table",
-    "run_tasks",
-    "runs_csv",
-    "summary_table",
-    "sweep",
 ]

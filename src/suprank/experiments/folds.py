@@ -53,7 +53,7 @@ def fold_manifests(manifest: Manifest, folds: int, level: str) -> list[Manifest]
     fewest = min(len(set(finest[fold_of == fold].tolist())) for fold in range(folds))
     if fewest < 2:
         raise ValueError(
-            f"--folds {folds} leaves a fold with one class, whose images are all right answers; use fewer, so that each fold "
+            f"folds={folds} leaves a fold with one class, whose images are all right answers; use fewer, so that each fold "
             f"has two classes or more."
         )
     return [
@@ -68,7 +68,7 @@ def check_fold_batches(config: TrainConfig, images: Sequence[Manifest], about: s
         try:
             check_batches(config, one, config.engine.devices * config.engine.nodes)
         except ValueError as error:
-            raise ValueError(f"{about} cannot fill a batch: {error} More --folds leave more classes to train on.") from error
+            raise ValueError(f"{about} cannot fill a batch: {error} More folds leave more classes to train on.") from error
 
 
 def fitting_space(space: SearchSpace, config: TrainConfig, images: Sequence[Manifest]) -> SearchSpace:

@@ -8,13 +8,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from suprank.training.config import TrainConfig
 
 SEED, RECIPE = "run.seed", "recipe"
 TUNED, TRIAL, FOLD = "tuned", "trial", "fold"  # axes of a tuned comparison, and of its search
+PRESET = "preset"  # an axis of the paper's runs, which have a folder for each
 LONGEST_NAME = 120  # of a folder; file systems allow 255 bytes
 
 Setting = tuple[tuple[str, str], ...]
@@ -26,7 +23,7 @@ Values = Mapping[str, object] | Sequence[str]
 
 @dataclass(frozen=True)
 class Combination:
-    """One run of a grid: a value for every axis. The seed is one of the axes; in a comparison, the recipe is the other."""
+    """One run of an experiment: a value for every axis. The recipe, by its label, and the seed are axes too."""
 
     values: Setting
 
@@ -38,16 +35,23 @@ class Combination:
         return tuple((axis, value) for axis, value in self.values if axis != key)
 
     @property
+    def method(self) -> str:
+        """The label of its recipe, with the preset if that is an axis."""
+        return "/".join(value for key, value in self.values if key in (PRESET, RECIPE))
+
+    @property
     def setting(self) -> Setting:
         """The values without the seed: runs with the same setting differ only by chance."""
         return self.without(SEED)
 
     @property
     def name(self) -> str:
-        """The name of the run's folder, such as `loss.weight=0.1,seed=0` or, in a comparison, `roadmap,seed=0`.
+        """The name of the run's folder, such as `roadmap,seed=0` or `roadmap,loss.weight=0.1,seed=0`.
 
         A name that is too long, or has characters that do not belong in a file name, is replaced by a safe one with a hash.
         """
+        if self.values[0][0] == PRESET:
+            return f"{Combination(((RECIPE, self.values[0][1]),)).name}/{Combination(self.values[1:]).name}"
         short = {SEED: "seed=", RECIPE: ""}
         plain = ",".join(f"{short.get(key, f'{key}=')}{value}" for key, value in self.values)
         safe = re.sub(r"[^\w.=,+-]", "_", plain, flags=re.ASCII)
@@ -83,9 +87,9 @@ class Grid:
             if twice is not None:
                 raise ValueError(f"{key}={','.join(texts)} has {twice} twice; leave one out.")
         if SEED in texts_by_key and seeds is not None:
-            raise ValueError(f"{SEED}={','.join(texts_by_key[SEED])} and --seeds {seeds} both give the seeds; leave one out.")
+            raise ValueError(f"{SEED}={','.join(texts_by_key[SEED])} and seeds={seeds} both give the seeds; leave one out.")
         if seeds is not None and seeds < 1:
-            raise ValueError(f"--seeds {seeds} must be at least 1.")
+            raise ValueError(f"seeds={seeds} must be at least 1.")
         seed_values = texts_by_key.pop(SEED, None) or [str(seed) for seed in range(seeds or 1)]
         fixed = tuple((key, texts[0]) for key, texts in texts_by_key.items() if len(texts) == 1)
         axes = tuple((key, tuple(texts)) for key, texts in texts_by_key.items() if len(texts) > 1)
@@ -100,19 +104,6 @@ class Grid:
     def overrides(self, run: Combination) -> list[str]:
         """What is changed in the recipe for a run, as `suprank train` takes it."""
         return [f"{key}={value}" for key, value in (*self.fixed, *run.values)]
-
-
-def read_configs(recipe: str, grid: Grid) -> list[TrainConfig]:
-    """The config of every combination, so that a bad one is refused before anything runs."""
-    from suprank.training.recipe import read_recipe  # takes seconds because of torch; the process of a SLURM task needs none
-
-    configs = []
-    for run in grid.combinations():
-        try:
-            configs.append(read_recipe(recipe, grid.overrides(run)))
-        except ValueError as error:
-            raise ValueError(f"{run.name} cannot be run, so nothing was: {error}") from error
-    return configs
 
 
 def _mapping_values(values: Mapping[str, object]) -> dict[str, list[str]]:

@@ -39,11 +39,22 @@ class Method(NamedTuple):
     settings: Settings
 
     @classmethod
-    def from_config(cls, recipe: str, config: TrainConfig) -> Method:
-        """The recipe with the settings that it was read with."""
+    def from_config(cls, recipe: str, config: TrainConfig, axes: Sequence[str] = ()) -> Method:
+        """The recipe with the settings that it was read with, which its runs share: all but those of the axes."""
         tables, free = (*SHARED, *NOTED, *COMPARED), {*MAY_DIFFER, SEED}
-        settings = {key: one for key, one in flatten(config).items() if key.split(".")[0] in tables and key not in free}
+        if "loss.name" in axes:  # losses have keys and defaults of their own, so that only what the recipe sets is shared
+            free |= {f"loss.{key}" for key in config.loss.key_names() if key not in config.loss.changed_keys()}
+        settings = {
+            key: one
+            for key, one in flatten(config).items()
+            if key.split(".")[0] in tables and key not in free and not any(_overlap(key, axis) for axis in axes)
+        }
         return cls(recipe, settings)
+
+
+def _overlap(key: str, axis: str) -> bool:
+    """Whether the axis is this entry, or a table that holds it, or a part of it: `loss`, `loss.tau`, `data.tests.fine`."""
+    return f"{key}.".startswith(f"{axis}.") or f"{axis}.".startswith(f"{key}.")
 
 
 def flatten(config: TrainConfig) -> Settings:
@@ -66,7 +77,7 @@ def check_budget(methods: Mapping[str, Method], may_differ: Sequence[str] = ()) 
     for exception in may_differ:
         if not any(_is_within(key, (exception,)) for key in known):
             raise ValueError(
-                f"--may-differ {exception} is neither a key nor a table of the recipes; try batch.size, or one of {_LISTED}."
+                f"may_differ={exception} is neither a key nor a table of the recipes; try batch.size, or one of {_LISTED}."
             )
     differences = {key: values for key, values in _differences(methods, SHARED).items() if not _is_within(key, may_differ)}
     if differences:
@@ -75,7 +86,7 @@ def check_budget(methods: Mapping[str, Method], may_differ: Sequence[str] = ()) 
         first = next(iter(differences))
         raise ValueError(
             f"the recipes do not have the same dataset and budget: {listed}{further}. Give one value for all, {first}=..., "
-            f"allow it with --may-differ {first}, or compare them separately, each with its own --out."
+            f"allow it by may_differ={first}, or compare them in separate folders."
         )
 
 
@@ -133,7 +144,7 @@ def canonical_recipes(recipes: Sequence[str]) -> list[str]:
         name = _canonical_recipe(Path(recipe))
         if name in spellings:
             both = "" if spellings[name] == recipe else f", as {spellings[name]} and as {recipe}"
-            raise ValueError(f"{name} is given twice{both}; leave one out, --seeds repeats a recipe.")
+            raise ValueError(f"{name} is given twice{both}; leave one out, seeds repeat a recipe.")
         spellings[name] = recipe
     return list(spellings)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.experiments.grid import RECIPE, Combination, Setting, canonical_value, sort_values
-from suprank.experiments.tables import Row, Statistic, Table
+from suprank.experiments.tables import Row, Statistic, Table, csv_text
 from suprank.files.spreadsheets import safe_row
 from suprank.training.run_folder import RESULT, RunFolder
 
@@ -17,13 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-SWEEP_METRICS = ("R@1", "mAP@R", "H-AP")
-COMPARISON_METRICS = ("R@1", "mAP@R", "AP", "H-AP", "ASI", "NDCG")
+METRICS = ("R@1", "mAP@R", "AP", "H-AP", "ASI", "NDCG")
 
 
 class Outcome(NamedTuple):
     """The result of a finished run: metrics after the last epoch, as shares of 1, by test set; and of each test set the
-    `label_digests`, which runs of an earlier version have not."""
+    `label_digests`."""
 
     epoch: int
     step: int
@@ -50,11 +47,6 @@ def read_outcome(folder: Path) -> Outcome | None:
         ) from error
 
 
-def read_outcomes(runs: Iterable[Combination], folder: Path) -> Outcomes:
-    """The outcomes of runs in the folder of an experiment."""
-    return {run: read_outcome(folder / run.name) for run in runs}
-
-
 def metric_names(metrics: Iterable[str]) -> list[str]:
     """Names of metrics, checked and spelled as reports spell them; each once."""
     from suprank.evaluation.metric_names import parse_metric
@@ -62,20 +54,23 @@ def metric_names(metrics: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(str(parse_metric(metric)) for metric in metrics))
 
 
-def summary_table(outcomes: Outcomes, metrics: Sequence[str] = (), *, default: Sequence[str] = SWEEP_METRICS) -> Table:
-    """Means over seeds of the chosen metrics; if none is chosen, of those of `default` that were measured, or else of all."""
+def result_table(outcomes: Outcomes, metrics: Sequence[str] = ()) -> Table:
+    """Means over seeds of the chosen metrics; if none is chosen, of those of `METRICS` that were measured, or else of all.
+
+    Rows are in the order in which the recipes were given, then by the values of the axes.
+    """
     names = column_names(outcomes)
     available = list(dict.fromkeys(metric for _, metric in names))
     missing = [metric for metric in metrics if available and metric not in available]
     if missing:
         raise ValueError(f"no run measured {', '.join(missing)}; choose from {', '.join(available)}.")
-    chosen = list(metrics) or [metric for metric in default if metric in available] or available
+    chosen = list(metrics) or [metric for metric in METRICS if metric in available] or available
     tests = dict.fromkeys(test for test, _ in names)
     columns = [(test, metric) for test in tests for metric in chosen if (test, metric) in names]
     rows = []
+    _check_same_labels(outcomes)
     for setting in _sort_settings(list(dict.fromkeys(run.setting for run in outcomes))):
         own = {run: outcome for run, outcome in outcomes.items() if run.setting == setting}
-        _check_same_labels(own)
         planned = list(own.values())
         finished = [outcome for outcome in planned if outcome is not None]
         shares = {column: [share for one in finished if (share := _share(one, *column)) is not None] for column in columns}
@@ -96,18 +91,10 @@ def relative_table(outcomes: Outcomes, base: str, metrics: Sequence[str] = ()) -
     base_runs = {run for run in outcomes if key in axes and canonical_value(run[key]) == canonical_value(value)}
     if not base_runs:
         values = dict.fromkeys(run[key] for run in outcomes) if key in axes else axes
-        raise ValueError(f"--relative-to {base} is no value of an axis; choose from {', '.join(values) or 'no axis'}.")
+        raise ValueError(f"relative_to={base} is no value of an axis; choose from {', '.join(values) or 'no axis'}.")
     bases = {run.without(key): outcomes[run] for run in base_runs}
     others = {run: _increase(one, bases.get(run.without(key))) for run, one in outcomes.items() if run not in base_runs}
-    return replace(summary_table(others, metrics), base=base)
-
-
-def comparison_table(outcomes: Outcomes, metrics: Sequence[str] = ()) -> Table:
-    """Means over seeds with a row for each recipe, in the order in which the recipes were given."""
-    _check_same_labels(outcomes)
-    table = summary_table(outcomes, metrics, default=COMPARISON_METRICS)
-    order = list(dict.fromkeys(run[RECIPE] for run in outcomes))  # also if all of them are numbers
-    return replace(table, rows=tuple(sorted(table.rows, key=lambda row: order.index(dict(row.setting)[RECIPE]))))
+    return replace(result_table(others, metrics), base=base)
 
 
 def runs_csv(outcomes: Outcomes, *, raw: bool = False, folders: Mapping[Combination, Path] | None = None) -> str:
@@ -119,15 +106,13 @@ def runs_csv(outcomes: Outcomes, *, raw: bool = False, folders: Mapping[Combinat
     cells = list if raw else safe_row
     names = column_names(outcomes)
     axes = [key for key, _ in next(iter(outcomes)).values] if outcomes else []
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(cells(["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()]))
+    rows: list[list[object]] = [["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()]]
     for run, one in outcomes.items():
         values = [value for _, value in run.values]
         progress = ["yes", one.epoch, one.step, one.seconds] if one else ["no", None, None, None]
         name = folders[run].name if folders else run.name
-        writer.writerow(cells([name, *values, *progress, *(_share(one, *column) if one else None for column in names)]))
-    return text.getvalue()
+        rows.append([name, *values, *progress, *(_share(one, *column) if one else None for column in names)])
+    return csv_text(map(cells, rows))
 
 
 def column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:
@@ -139,11 +124,12 @@ def column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:
 
 
 def _check_same_labels(outcomes: Outcomes) -> None:
-    """Refuse to put runs into one row or table whose test images or labels differ."""
-    first: dict[str, tuple[str, dict[str, str]]] = {}
+    """Refuse to put runs into one table whose test images or labels differ, unless they are those of an axis."""
+    first: dict[tuple[Setting, str], tuple[str, dict[str, str]]] = {}
     for run, outcome in outcomes.items():
+        data = tuple((key, value) for key, value in run.values if key.startswith("data."))
         for test, digests in ((outcome and outcome.labels) or {}).items():
-            name, known = first.setdefault(test, (run.name, digests))
+            name, known = first.setdefault((data, test), (run.name, digests))
             if different := [level for level in digests if known.get(level, digests[level]) != digests[level]]:
                 raise ValueError(
                     f"{name} and {run.name} have different images or labels of {test!r} (see {', '.join(different)}) "
@@ -169,8 +155,10 @@ def _increase(outcome: Outcome | None, base: Outcome | None) -> Outcome | None:
 
 
 def _sort_settings(settings: list[Setting]) -> list[Setting]:
-    """By the first axis, then the second: numbers by size, other values in the order in which they came."""
-    columns = [sort_values(value for _, value in column) for column in zip(*settings, strict=True)]
-    return sorted(
-        settings, key=lambda setting: [order.index(value) for order, (_, value) in zip(columns, setting, strict=True)]
-    )
+    """By the first axis, then the second: numbers by size, recipes and other values in the order in which they came."""
+    columns = [list(dict.fromkeys(column)) for column in zip(*settings, strict=True)]
+    orders = [
+        [value for _, value in column] if column[0][0] == RECIPE else sort_values(value for _, value in column)
+        for column in columns
+    ]
+    return sorted(settings, key=lambda setting: [order.index(value) for order, (_, value) in zip(orders, setting, strict=True)])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from suprank.experiments.methods import Method
     from suprank.training.config import TrainConfig
 BUDGET = ("run.epochs", "batch.size", "batch.batches", "batch.max_images_per_class", "batch.accumulate")
-"""Keys that all methods and trials share, even if --may-differ allows other differences: with them, trials cost the same."""
+"""Keys that all methods and trials share, even if `may_differ` allows other differences: with them, trials cost the same."""
 
 NOT_SEARCHED = ("data", "evaluation", "engine", "checkpoint", "logging")
 """Tables that say what is measured, and where, but not how a method trains."""
@@ -39,27 +39,27 @@ class SearchSettings:
     folds: int = 4
     level: str = ""
     metric: str = ""
-    given: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
     spaces: dict[str, SearchSpace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.trials < 2:
-            raise ValueError(f"--tune {self.trials} must be 2 or more: the first trial is the recipe as it is.")
+            raise ValueError(f"tune={self.trials} must be 2 or more: the first trial is the recipe as it is.")
         if self.folds < 2:
-            raise ValueError(f"--folds {self.folds} must be 2 or more: a fold's classes are validated on the others' training.")
+            raise ValueError(f"folds={self.folds} must be 2 or more: a fold's classes are validated on the others' training.")
 
     def merge(self, other: SearchSettings) -> SearchSettings:
         """These settings with the recipes of another call, which must ask for the same search."""
-        own = {"--tune": self.trials, "--folds": self.folds, "--search": " ".join(self.given)}
-        now = {"--tune": other.trials, "--folds": other.folds, "--search": " ".join(other.given)}
-        own |= {"--fold-level": self.level} if other.level else {}
-        now |= {"--fold-level": other.level} if other.level else {}
-        own |= {"--tune-metric": self.metric} if other.metric else {}
-        now |= {"--tune-metric": other.metric} if other.metric else {}
+        own = {"tune": self.trials, "folds": self.folds, "search": " ".join(self.search)}
+        now = {"tune": other.trials, "folds": other.folds, "search": " ".join(other.search)}
+        own |= {"fold_level": self.level} if other.level else {}
+        now |= {"fold_level": other.level} if other.level else {}
+        own |= {"tune_metric": self.metric} if other.metric else {}
+        now |= {"tune_metric": other.metric} if other.metric else {}
         if changed := changed_settings(own, now):
             raise ValueError(
                 f"the comparison in this folder was tuned otherwise: {', '.join(changed)}. Methods can only be compared with "
-                "the same budget; give it as it was, or another --out."
+                "the same budget; give it as it was, or name another folder."
             )
         return replace(self, spaces={**other.spaces, **self.spaces})
 
@@ -69,7 +69,7 @@ class SearchSettings:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> SearchSettings:
         spaces = {label: space_from_json(space) for label, space in content["spaces"].items()}
-        return cls(**{**content, "given": tuple(content["given"]), "spaces": spaces})
+        return cls(**{**content, "search": tuple(content["search"]), "spaces": spaces})
 
 
 def read_spaces(
@@ -84,8 +84,8 @@ def read_spaces(
     for key, one in replaced.items():
         if one is not None and (key in (*BUDGET, SEED) or key.split(".")[0] in NOT_SEARCHED):
             raise ValueError(
-                f"--search {key}: all trials have the same budget and the same evaluation, so it cannot be searched; give it "
-                f"one value for all, {key}=..., or compare values with `suprank sweep`."
+                f"search={key}: all trials have the same budget and the same evaluation, so it cannot be searched; give it "
+                f"one value for all, {key}=..., or compare values of it without tune."
             )
     spaces: dict[str, SearchSpace] = {}
     for label, config in configs.items():
@@ -107,7 +107,7 @@ def read_spaces(
         spaces[label] = space
     unknown = [key for key in replaced if not any(_has_key(config, key) for config in configs.values())]
     if unknown:
-        raise ValueError(f"--search {unknown[0]} is a key of none of the recipes; see `suprank recipes --losses`.")
+        raise ValueError(f"search={unknown[0]} is a key of none of the recipes; see `suprank recipes --losses`.")
     return spaces
 
 
@@ -122,6 +122,6 @@ def check_equal_budget(methods: Mapping[str, Method]) -> None:
         if len(set(map(str, values.values()))) > 1:
             listed = ", ".join(f"{value} in {label}" for label, value in values.items())
             raise ValueError(
-                f"{key} is {listed}, but --tune gives every method the same budget, whatever --may-differ allows; give one "
+                f"{key} is {listed}, but tune gives every method the same budget, whatever may_differ allows; give one "
                 f"value for all, {key}=...."
             )

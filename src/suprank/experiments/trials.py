@@ -1,16 +1,14 @@
-"""The trials of a search: which settings may be tuned in which ranges, what Optuna suggests next, and where trials are stored.
-
-What is suggested depends on nothing but the space, the trials before, and the trial's number: a search that was interrupted
-continues with the trials that it would have had.
-"""
+"""The trials of a search: which settings may be tuned in which ranges, and the studies of Optuna that choose and store them."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import statistics
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,13 +108,13 @@ def parse_space(arguments: Sequence[str]) -> dict[str, SearchRange | None]:
         key, equals, text = argument.partition("=")
         if not equals or "." not in key or key in space:
             raise ValueError(
-                f"--search {argument} must be KEY=LOW:HIGH, KEY=LOW:HIGH:log, KEY=VALUE,VALUE or KEY= (not searched), once for "
+                f"search={argument} must be KEY=LOW:HIGH, KEY=LOW:HIGH:log, KEY=VALUE,VALUE or KEY= (not searched), once for "
                 f"a key, such as loss.tau=0.005:0.1:log."
             )
         try:
             space[key] = _parse_range(text)
         except ValueError as error:
-            raise ValueError(f"--search {argument}: {error}") from error
+            raise ValueError(f"search={argument}: {error}") from error
     return space
 
 
@@ -144,7 +142,7 @@ def space_from_json(content: Mapping[str, Any]) -> SearchSpace:
     }
 
 
-# Suggestions
+# Trials in Optuna's journal
 
 
 def startup_trials(trials: int) -> int:
@@ -152,90 +150,136 @@ def startup_trials(trials: int) -> int:
     return min(trials, 10, max(3, trials // 3))
 
 
-def suggest(space: SearchSpace, before: Sequence[Trial], number: int, trials: int) -> Params:
-    """The setting of a trial, from the trials with smaller numbers. The first ones (`startup_trials`) do not depend on those,
-    so that they can be run at the same time; they draw the same random numbers for every recipe."""
-    optuna = import_optuna()
-    startup = startup_trials(trials)
-    sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=startup)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    if number >= startup:
-        study.add_trials([_frozen(space, trial) for trial in before[:number]])
-    drawn = study.ask(_distributions(space)).params
-    return {key: _round(value, space[key]) for key, value in drawn.items()}
+class Study:
+    """The trials of one recipe: a study of Optuna, in a journal that those of all recipes share.
 
-
-def _round(value: Any, one: SearchRange) -> Value:
-    if isinstance(one, Choices):
-        return value
-    return min(max(float(f"{value:.{DIGITS}g}"), one.low), one.high)
-
-
-def _distributions(space: SearchSpace) -> dict[str, Any]:
-    distributions = import_optuna().distributions
-    return {
-        key: distributions.CategoricalDistribution(one.values)
-        if isinstance(one, Choices)
-        else distributions.FloatDistribution(one.low, one.high, log=one.log)
-        for key, one in space.items()
-    }
-
-
-def _frozen(space: SearchSpace, trial: Trial) -> Any:
-    attributes = {"folds": list(trial.folds), "seconds": trial.seconds, "failure": trial.failure}
-    return import_optuna().trial.create_trial(
-        params=trial.params, distributions=_distributions(space), value=trial.value, user_attrs=attributes
-    )
-
-
-class TrialStorage:
-    """The finished trials of a comparison, one study for each recipe, in Optuna's journal in a folder.
-
-    A trial is added when all its folds have ended, in one line, and in the order of the numbers.
+    The first trial is the recipe as it is, the next ones are random and do not wait for each other (`startup_trials`), and
+    each of the others is chosen by TPE when all before it are told. What is drawn depends on the space, the trials before, the
+    trial's number and the key, and on nothing else. So a trial that was asked for and not told, because the search was killed,
+    is asked for again with its own number and parameters, even if only some of them had been stored.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / JOURNAL
+    def __init__(self, folder: Path, label: str, space: SearchSpace, own: Params, trials: int) -> None:
+        self.space, self.trials, self._open = space, trials, dict[int, Any]()
+        file = folder / JOURNAL
+        _cut_incomplete_line(file)
+        Path(f"{file}.lock").unlink(missing_ok=True)  # of a search that was killed: this one holds the folder's lock
+        sampler = _sampler(startup_trials(trials))
+        with _quiet() as optuna:
+            self._study = optuna.create_study(
+                study_name=label, storage=_storage(file), direction="maximize", load_if_exists=True, sampler=sampler
+            )
+            self._study.enqueue_trial(own, skip_if_exists=True)
+        if any(trial.params.keys() - space.keys() for trial in self._study.trials):
+            raise ValueError(f"{file} has trials of {label} in another space; name another folder.")
 
-    def load(self, label: str, space: SearchSpace) -> list[Trial]:
-        """The trials of a recipe; there are none before the first one is added."""
-        optuna = import_optuna()
-        if not self.file.exists() or label not in optuna.get_all_study_names(storage := self._open()):
+    def ask(self) -> Iterator[tuple[int, Params]]:
+        """The numbers and parameters of the trials that can begin now, each once; the killed ones of an earlier call first."""
+        from optuna.trial import Trial as OptunaTrial
+        from optuna.trial import TrialState
+
+        for frozen in self._study.get_trials(states=(TrialState.RUNNING,)):
+            if frozen.number not in self._open:
+                yield self._begin(OptunaTrial(self._study, frozen._trial_id))
+        while True:
+            states = [trial.state for trial in self._study.get_trials(deepcopy=False)]
+            asked, told = len(states) - states.count(TrialState.WAITING), states.count(TrialState.COMPLETE)
+            if asked >= self.trials or (asked >= startup_trials(self.trials) and told < asked):
+                return
+            yield self._begin(self._study.ask())
+
+    def _begin(self, trial: Any) -> tuple[int, Params]:
+        for key, one in self.space.items():
+            if isinstance(one, Choices):
+                trial.suggest_categorical(key, one.values)
+            else:
+                trial.suggest_float(key, one.low, one.high, log=one.log)
+        self._open[trial.number] = trial
+        return trial.number, dict(trial.params)
+
+    def tell(self, trial: Trial) -> None:
+        """Store a trial that has ended."""
+        for key in ("folds", "seconds", "failure"):
+            self._open[trial.number].set_user_attr(key, getattr(trial, key))
+        self._study.tell(self._open.pop(trial.number), trial.value)
+
+    def told(self) -> list[Trial]:
+        return _told(self._study)
+
+
+def stored_trials(folder: Path, label: str) -> list[Trial]:
+    """The trials of a recipe that have ended, by their numbers; there are none before the first one has."""
+    file = folder / JOURNAL
+    if not file.exists():
+        return []
+    with _quiet() as optuna:
+        storage = _storage(file)
+        if label not in optuna.get_all_study_names(storage):
             return []
-        trials = []
-        for one in optuna.load_study(study_name=label, storage=storage).get_trials(deepcopy=False):
-            if one.params.keys() != space.keys():
-                raise ValueError(f"{self.file} has trials of {label} in another space; name another --out.")
-            attributes = one.user_attrs
-            folds = tuple(attributes["folds"])
-            trials.append(Trial(one.number, dict(one.params), folds, attributes["seconds"], attributes["failure"]))
-        return trials
+        return _told(optuna.load_study(study_name=label, storage=storage))
 
-    def add(self, label: str, space: SearchSpace, trial: Trial) -> None:
-        study = import_optuna().create_study(study_name=label, storage=self._open(), direction="maximize", load_if_exists=True)
-        study.add_trial(_frozen(space, trial))
 
-    def _open(self) -> Any:
-        storages = import_optuna().storages
-        if self.file.exists() and not self.file.read_bytes().endswith(b"\n"):
-            raise self._damaged("its last line is not complete")
-        backend = storages.journal.JournalFileBackend(
-            str(self.file), lock_obj=storages.journal.JournalFileOpenLock(str(self.file))
+def _told(study: Any) -> list[Trial]:
+    from optuna.trial import TrialState
+
+    return [
+        Trial(
+            one.number, dict(one.params), tuple(one.user_attrs["folds"]), one.user_attrs["seconds"], one.user_attrs["failure"]
         )
-        try:
-            return storages.JournalStorage(backend)
-        except (json.JSONDecodeError, KeyError) as error:
-            raise self._damaged(repr(error)) from error
+        for one in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    ]
 
-    def _damaged(self, reason: str) -> ValueError:
-        return ValueError(
-            f"{self.file} is damaged ({reason}); delete it: trials are then read from their runs again, and those that failed "
-            "are repeated."
-        )
+
+def _sampler(startup: int) -> Any:
+    """TPE of each key on its own, with a seed for each number and key, so that nothing depends on what was drawn before.
+    Numbers have few digits."""
+    from optuna.samplers import TPESampler
+
+    class Sampler(TPESampler):
+        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+            seed = zlib.crc32(f"{trial.number} {param_name}".encode())
+            one = TPESampler(seed=seed, n_startup_trials=startup, multivariate=False, constant_liar=False)
+            value = one.sample_independent(study, trial, param_name, param_distribution)
+            if isinstance(value, float):
+                value = min(max(float(f"{value:.{DIGITS}g}"), param_distribution.low), param_distribution.high)
+            return value
+
+    return Sampler(multivariate=False)
+
+
+def _storage(file: Path) -> Any:
+    from optuna.storages import JournalStorage, journal
+
+    try:
+        return JournalStorage(journal.JournalFileBackend(str(file), lock_obj=journal.JournalFileOpenLock(str(file))))
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ValueError(
+            f"{file} is damaged ({error!r}); delete it: trials are then read from their runs again, and those that failed are "
+            "repeated."
+        ) from error
+
+
+def _cut_incomplete_line(file: Path) -> None:
+    """Cut off what was being written when the disk was full or the machine went down: what follows it could not be read."""
+    content = file.read_bytes() if file.exists() else b""
+    if content and not content.endswith(b"\n"):
+        os.truncate(file, content.rfind(b"\n") + 1)
+
+
+@contextmanager
+def _quiet() -> Iterator[ModuleType]:
+    """Optuna, without its messages on new studies meanwhile."""
+    optuna = import_optuna()
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield optuna
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def import_optuna() -> ModuleType:
-    """Optuna, without its messages on studies and trials."""
+    """Optuna, or an error that names the extra which brings it."""
     try:
         import optuna
     except ModuleNotFoundError as error:
@@ -244,5 +288,4 @@ def import_optuna() -> ModuleType:
         raise ModuleNotFoundError(
             'tuning needs optuna, which is not installed; pip install "suprank[train]"', name="optuna"
         ) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

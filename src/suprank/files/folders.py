@@ -10,8 +10,6 @@ from suprank.files.locking import LOCK
 if TYPE_CHECKING:
     from pathlib import Path
 
-_LOCKS = (LOCK, "sweep.lock")
-
 
 class ForeignFilesError(ValueError):
     """An output folder contains files of something else."""
@@ -26,7 +24,7 @@ def foreign_file(folder: Path, marker: str) -> str | None:
     if not folder.is_dir() or (folder / marker).exists():
         return None
     return min(
-        (one.name for one in folder.iterdir() if one.name not in _LOCKS and not TEMPORARY_FILE.fullmatch(one.name)),
+        (one.name for one in folder.iterdir() if one.name != LOCK and not TEMPORARY_FILE.fullmatch(one.name)),
         default=None,
     )
 

@@ -229,7 +229,7 @@ def _find_start(dataset: PaperDataset, data: Path | None, out: Path) -> tuple[Pa
 
 def _describe_missing(dataset: PaperDataset, data: Path | None) -> str:
     names = [file.name for file in dataset.manifests(Path()).values()]
-    where = "no folder of data was named (--data DIR)" if data is None else f"{data} does not exist"
+    where = "no folder of data was named (data)" if data is None else f"{data} does not exist"
     if data is not None and data.is_dir():
         where = f"{data} has neither {', '.join(names)} nor a folder {dataset.folders[0]}"
         if present := [name for name in names if (data / name).is_file()]:
@@ -239,7 +239,7 @@ def _describe_missing(dataset: PaperDataset, data: Path | None) -> str:
     page = next((line for line in dataset.importer.layout.splitlines() if line.startswith("Project page")), _LANDMARKS_PAGE)
     return (
         f"{dataset.preset} ({dataset.title}) is missing: {where}. {page}. Put the folder {dataset.folders[0]} into "
-        f"--data DIR, or import it yourself and put the manifest there: {dataset.import_command}"
+        f"the folder of data, or import it yourself and put the manifest there: {dataset.import_command}"
     )
 
 

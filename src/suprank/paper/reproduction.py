@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suprank.experiments.old_runner import Display
+from suprank.experiments.display import Display, ProgressDisplay
+from suprank.experiments.experiment import Executor
 from suprank.paper.contents import Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
 from suprank.paper.datasets import Found, MissingDataError, find, find_all, prepare
 from suprank.paper.output import Output, Reproduced
@@ -33,7 +34,7 @@ def reproduce(
     small: bool = False,
     seeds: int = 1,
     jobs: int | None = None,
-    slurm: Sequence[str] = (),
+    on: str = "local",
     overrides: Sequence[str] = (),
     methods: Sequence[str] = (),
     datasets: Sequence[str] = (),
@@ -65,7 +66,7 @@ def reproduce(
         results=None if results is None else Path(results),
         command=command,
     )
-    return paper.run(jobs=jobs, slurm=slurm, collect=collect, display=display or Display())
+    return paper.run(executor=Executor(on, jobs), collect=collect, display=display or ProgressDisplay())
 
 
 @dataclass(frozen=True)
@@ -89,41 +90,43 @@ class Reproduction:
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
-            raise ValueError(f"--seeds {self.seeds} must be at least 1.")
+            raise ValueError(f"seeds={self.seeds} must be at least 1.")
         if self.data is not None and not self.data.is_dir():
             raise NotADirectoryError(
-                f"--data {self.data} {'is a file' if self.data.exists() else 'does not exist'}; name a folder."
+                f"data={str(self.data)!r} {'is a file' if self.data.exists() else 'does not exist'}; name a folder."
             )
         if self.out.exists() and not self.out.is_dir():
-            raise NotADirectoryError(f"--out {self.out} is a file; name a folder.")
+            raise NotADirectoryError(f"out={str(self.out)!r} is a file; name a folder.")
         if self.results is not None:
             self._check_results()
         for name in self.datasets:
             if not self.presets:
-                raise ValueError(f"{self._named} needs no dataset; leave out --on {name}.")
+                raise ValueError(f"{self._named} needs no dataset; leave out datasets={name!r}.")
             if name not in self.presets:
-                raise ValueError(f"--on {name} is none of the datasets of {self._named}; choose from {_list(self.presets)}.")
+                raise ValueError(
+                    f"datasets={name!r} is none of the datasets of {self._named}; choose from {_list(self.presets)}."
+                )
         known = {method for item in self.items for method in _methods(item)}
         for method in self.methods:
             if not known:
-                raise ValueError(f"--method chooses rows of tables of results, and {self._named} has none; leave it out.")
+                raise ValueError(f"methods chooses rows of tables of results, and {self._named} has none; leave it out.")
             if method not in known:
-                raise ValueError(f"--method {method} is in none of {self._named}; choose from {_list(sorted(known))}.")
+                raise ValueError(f"methods={method!r} is in none of {self._named}; choose from {_list(sorted(known))}.")
 
     def _check_results(self) -> None:
         """Refuse saved results that cannot be laid out, and options that would do nothing."""
         if not self.items:
-            raise ValueError(f"--results is for tables, and {self._named} has none.")
+            raise ValueError(f"results is for tables, and {self._named} has none.")
         for item in self.items:
             if not isinstance(item, TableItem):
                 what = "a figure" if item.label.startswith("fig:") else "computed"
-                raise ValueError(f"--results is for tables, and {item.label} is {what}; leave it out.")
+                raise ValueError(f"results is for tables, and {item.label} is {what}; leave it out.")
         if self.overrides:
-            raise ValueError(f"--results runs nothing, so {' '.join(self.overrides)} would change nothing; leave it out.")
+            raise ValueError(f"results runs nothing, so {' '.join(self.overrides)} would change nothing; leave it out.")
         measured = list(dict.fromkeys(training.preset for training in self.saved_results))
         if not set(measured) & set(self.presets):
             wanted = _list([one.preset for one in SMALL_SETS] if self.small else self.presets)
-            way_out = "" if self.small else " --small lays out the results of small sets."
+            way_out = "" if self.small else " small=True lays out the results of small sets."
             raise ValueError(
                 f"{self.results} has results of {_list(measured)}, and {self._named} wants those of {wanted}.{way_out}"
             )
@@ -173,7 +176,7 @@ class Reproduction:
         return []
 
     def chosen_presets(self, item: Item) -> list[str]:
-        """The presets of an item that `--on` leaves, all if it is not given."""
+        """The presets of an item that `datasets` leaves, all if it is not given."""
         return [preset for preset in self._item_presets(item) if not self.datasets or preset in self.datasets]
 
     @property
@@ -182,11 +185,11 @@ class Reproduction:
         return list(dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item)))
 
     def is_left_out(self, item: Item) -> bool:
-        """Whether `--on` leaves no dataset for an item that needs one."""
+        """Whether `datasets` leaves no dataset for an item that needs one."""
         return bool(self._item_presets(item)) and not self.chosen_presets(item)
 
     def _stand_in(self, preset: str) -> str:
-        """The small set that stands in for one of the paper's datasets: one of those that `--on` leaves."""
+        """The small set that stands in for one of the paper's datasets: one of those that `datasets` leaves."""
         left = [one for one in self.small_sets.values() if not self.datasets or one.preset in self.datasets]
         matching = [one for one in left if one.stands_for == preset]
         return next(iter([*matching, *left, *self.small_sets.values()])).preset
@@ -253,7 +256,7 @@ class Reproduction:
         try:
             find_all(() if self.small else self.needed_presets, self.data, self.out)
         except MissingDataError as error:
-            raise MissingDataError(f"{error}\n--small needs no dataset, and --on chooses some of them.") from None
+            raise MissingDataError(f"{error}\nsmall=True needs no dataset, and datasets chooses some of them.") from None
 
     def prepare(self, display: Display) -> None:
         """Import the datasets that have no manifest yet."""
@@ -272,7 +275,7 @@ class Reproduction:
 
     # Doing it
 
-    def run(self, *, jobs: int | None, slurm: Sequence[str], collect: bool, display: Display) -> Reproduced:
+    def run(self, *, executor: Executor, collect: bool, display: Display) -> Reproduced:
         """Train what is missing, unless only what is there is collected, and write the tables and figures."""
         for item in self.items:
             if item.kind == "none" and len(self.items) == 1:
@@ -292,9 +295,10 @@ class Reproduction:
             runs = self.runs
         notes = {item.label: runs.check(self.trainings(item), self._exceptions(item)) for item in self.items}
         if runs.trainings:
-            runs.check_folders()
+            plan = runs.plan()
             if not collect:
-                failed = runs.plan().run(jobs=jobs, slurm_options=slurm, display=display)
+                with plan.open():
+                    failed = plan.train(plan.runs, display, executor=executor)
         written = Output(self, runs.results(), notes).write()
         return replace(written, planned=len(runs.trainings) * self.seeds, failed=tuple(failed))
 

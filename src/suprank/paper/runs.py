@@ -2,15 +2,14 @@
 
 OUT/sop/roadmap,seed=0/      a run folder of `suprank train`; it is finished when result.json exists
 OUT/data/                    manifests of datasets that were imported
-OUT/logs/, OUT/slurm/        as in the folder of a sweep
-OUT/paper.json               the commands that were given, and all runs
+OUT/logs/                    what each run printed
+OUT/experiment.json          the commands that were given, and all runs
 OUT/tab-main_sop_inat.md     tables and figures
 """
 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,20 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
-from suprank.experiments.grid import RECIPE, SEED, Combination
+from suprank.experiments.experiment import EXPERIMENT_FILE, Experiment, Plan, PlannedRun
+from suprank.experiments.grid import PRESET, RECIPE, SEED, Combination
 from suprank.experiments.methods import Method, check_budget, difference_notes
-from suprank.experiments.old_runner import Plan, Task, train_command
 from suprank.experiments.results import Outcome, read_outcome
-from suprank.files.atomic import write_atomically
 from suprank.files.folders import foreign_file, refuse_foreign_files
-from suprank.training.run_folder import RunFolder, config_differences, json_bytes, may_differ
+from suprank.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from suprank.training.config import TrainConfig
 
-PAPER_FILE = "paper.json"
+AXES = (PRESET, RECIPE, SEED)
 
 
 class Training(NamedTuple):
@@ -46,9 +44,8 @@ class Training(NamedTuple):
         return f"{self.preset}/{self.method}"
 
     def run(self, seed: int) -> Combination:
-        """The run with this seed, by whose name its folder is known."""
-        changes = tuple(_split(override) for override in self.overrides)
-        return Combination(((RECIPE, self.method), *changes, (SEED, str(seed))))
+        """The run with this seed, by whose name its folder is known: `sop/roadmap,seed=0`."""
+        return Combination(((PRESET, self.preset), (RECIPE, ",".join((self.method, *self.overrides))), (SEED, str(seed))))
 
 
 Results = Mapping[Training, Sequence[Outcome | None]]
@@ -89,16 +86,15 @@ class PaperRuns:
         return [f"{key}={value}" for key, value in entries.items()]
 
     def run_folder(self, training: Training, seed: int) -> Path:
-        return self.folder / run_name(training, seed)
+        return self.folder / training.run(seed).name
 
     def check(self, trainings: Iterable[Training], exceptions: Sequence[str] = ()) -> list[str]:
         """Refuse trainings of one table that differ in more than their method; return sentences on how they may differ."""
         notes = []
         by_preset: dict[str, dict[str, Method]] = {}
         for training in trainings:
-            label = ",".join((training.method, *training.overrides))
-            method = Method.from_config(training.recipe, self.configs[training])
-            by_preset.setdefault(training.preset, {})[label] = method
+            label = training.run(0)[RECIPE]
+            by_preset.setdefault(training.preset, {})[label] = Method.from_config(training.recipe, self.configs[training])
         for preset, methods in by_preset.items():
             try:
                 check_budget(methods, exceptions)
@@ -115,42 +111,23 @@ class PaperRuns:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another --out.") from error
+            raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another folder.") from error
         if not may_be_shared:
-            refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder (--out)")
-        if foreign_file(self.folder, PAPER_FILE) is None and not (self.folder / PAPER_FILE).exists():
-            PaperRecord(self).save(self.folder)
-
-    def check_folders(self) -> None:
-        """Refuse folders whose runs were trained with other settings: one table cannot hold both."""
-        from suprank.training.recipe import read_recipe
-
-        for training, config in self.configs.items():
-            for seed in range(self.seeds):
-                folder = self.run_folder(training, seed)
-                saved = RunFolder(folder).saved_recipe
-                if saved is None:
-                    continue
-                now = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
-                changes = config_differences(read_recipe(saved), now)
-                refused = [f"{key} was {old!r} and is {new!r}" for key, old, new in changes if not may_differ(key, now)]
-                if refused:
-                    raise ValueError(
-                        f"{folder} was trained with other settings: {'; '.join(refused[:5])}. One table cannot hold both; give "
-                        "the settings as they were, or another --out."
-                    )
+            refuse_foreign_files(self.folder, EXPERIMENT_FILE, "results of `suprank paper`", "name another folder")
+        if foreign_file(self.folder, EXPERIMENT_FILE) is None and Experiment.load(self.folder) is None:
+            Experiment(AXES, {}, (), (self.command,)).save(self.folder)
 
     def plan(self) -> Plan:
-        """All runs, to be run on this machine or as one SLURM array."""
-        tasks = []
-        for training in self.trainings:
-            for seed in range(self.seeds):
-                name = run_name(training, seed)
-                arguments = [*self.arguments(training), f"{SEED}={seed}"]
-                folder = self.run_folder(training, seed)
-                command = train_command(training.recipe, arguments, folder)
-                tasks.append(Task(name, command, folder, self.folder / "logs" / f"{name}.log"))
-        return Plan(PaperRecord(self), self.folder, tasks, list(self.configs.values()), "suprank-paper")
+        """All runs, checked together with those of earlier calls: one table cannot hold runs of several settings."""
+        methods = {one.run(0).method: Method.from_config(one.recipe, config) for one, config in self.configs.items()}
+        combinations = [(one, seed, one.run(seed)) for one in self.trainings for seed in range(self.seeds)]
+        record = Experiment(AXES, methods, tuple(run for *_, run in combinations), (self.command,))
+        earlier = Experiment.load(self.folder)
+        runs = [
+            PlannedRun.read(run.name, one.recipe, [*self.arguments(one), f"{SEED}={seed}"], self.folder)
+            for one, seed, run in combinations
+        ]
+        return Plan(earlier.merge(record) if earlier else record, self.folder, runs)
 
     def results(self) -> Results:
         """The outcomes of all runs."""
@@ -163,32 +140,6 @@ class PaperRuns:
         """`finished`, `interrupted` or `missing`."""
         folder = RunFolder(self.run_folder(training, seed))
         return "finished" if folder.result is not None else "interrupted" if folder.has_begun() else "missing"
-
-
-@dataclass(frozen=True)
-class PaperRecord:
-    """The content of paper.json, for readers who want to repeat a command: earlier runs and commands are kept."""
-
-    requested: PaperRuns
-
-    @property
-    def runs(self) -> tuple[Combination, ...]:
-        return tuple(training.run(seed) for training in self.requested.trainings for seed in range(self.requested.seeds))
-
-    def save(self, folder: Path) -> None:
-        file = folder / PAPER_FILE
-        before = json.loads(file.read_bytes()) if file.exists() else {"commands": [], "runs": []}
-        names = [run_name(training, seed) for training in self.requested.trainings for seed in range(self.requested.seeds)]
-        content = {
-            "commands": list(dict.fromkeys([*before["commands"], self.requested.command])),
-            "runs": list(dict.fromkeys([*before["runs"], *names])),
-        }
-        write_atomically(file, json_bytes(content, indent=1))
-
-
-def run_name(training: Training, seed: int) -> str:
-    """The name of a run, which is also its folder in OUT: `sop/roadmap,seed=0`."""
-    return f"{training.preset}/{training.run(seed).name}"
 
 
 def share_of(outcome: Outcome, metric: str) -> float | None:

@@ -1,7 +1,7 @@
 """The small sets on which every table and figure can be seen to work, in place of the paper's datasets.
 
 glyphs and emoji are drawn on first use; for emoji, drawings of 100 MB are fetched from npm. The packs with which this project
-was developed take the place of the drawn emoji where `--data` names their folder.
+was developed take the place of the drawn emoji where `data` names their folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def small_sets(data: Path | None) -> dict[str, SmallSet]:
     packs = {one.preset: one for one in SMALL_SETS if one.pack and (data / one.pack).is_file()}
     if not packs:
         names = ", ".join(one.pack for one in SMALL_SETS if one.pack)
-        raise FileNotFoundError(f"{data} has none of the packs {names}; leave out --data, and the images are drawn.")
+        raise FileNotFoundError(f"{data} has none of the packs {names}; leave out data, and the images are drawn.")
     return {"glyphs": SMALL_SETS[0], **packs}
 
 

@@ -25,7 +25,6 @@ COMMANDS = {
     "recipes": "vision",
     "report": "explore",
     "search": "explore",
-    "sweep": "train",
     "train": "train",
 }
 """Command → the one extra for all its options except those below."""
@@ -35,9 +34,11 @@ OPTIONAL = {
     "open_clip": "all",
     "sentence_transformers": "all",
     "pymilvus": "servers",
+    "ray": "ray",
     "webdataset": "export",
 }
-"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server, .tar shards."""
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server, a cluster, .tar
+shards."""
 
 PACKAGES = {
     "suprank.adaptation": "train",
@@ -48,7 +49,7 @@ PACKAGES = {
     "suprank.explorer.milvus": "servers",
     "suprank.hierarchy": "hierarchy",
     "suprank.integrations.mteb": "all",
-    "suprank.integrations.sentence_transformers": "sentence-transformers",
+    "suprank.integrations.sentence_transformers": "all",
     "suprank.models": "vision",
     "suprank.training": "train",
 }

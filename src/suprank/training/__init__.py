@@ -7,9 +7,10 @@ from suprank.system.extras import import_attribute
 if TYPE_CHECKING:
     from suprank.training.callbacks import Callback, StepValues
     from suprank.training.config import TrainConfig
-    from suprank.training.loop import NonFiniteLossError, TrainResult, train
+    from suprank.training.loop import TrainResult, train
     from suprank.training.recipe import read_recipe
     from suprank.training.recipe_files import RecipeError, all_recipes
+    from suprank.training.run_folder import NonFiniteLossError
     from suprank.training.search_space import Choices, FloatRange
 
 __all__ = [
@@ -28,7 +29,7 @@ __all__ = [
 
 # The loop imports timm and Lightning, which takes seconds, and a recipe needs neither.
 _MODULES = {
-    "NonFiniteLossError": "loop",
+    "NonFiniteLossError": "run_folder",
     "RecipeError": "recipe_files",
     "TrainResult": "loop",
     "StepValues": "callbacks",

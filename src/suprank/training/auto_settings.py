@@ -95,7 +95,7 @@ def _images_per_class(tables: Mapping[str, Any]) -> NDArray[np.int64]:
     if len(counts) < 2:
         raise ValueError(
             f"{name} has training images of {len(counts)} class ({finest}), and losses need two or more; add images of others, "
-            "or hold fewer classes out for testing (--holdout-classes of `suprank data import`)."
+            "or hold fewer classes out for testing (`suprank data import ... --holdout-classes`)."
         )
     return counts
 

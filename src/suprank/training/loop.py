@@ -31,7 +31,7 @@ from suprank.training.loggers import MetricsLogger
 from suprank.training.loss_specs import CustomLossSpec
 from suprank.training.manifests import open_manifest
 from suprank.training.recipe import read_recipe
-from suprank.training.run_folder import RunFolder
+from suprank.training.run_folder import NonFiniteLossError, RunFolder
 from suprank.training.signals import StopRequest, stop_on_signals
 from suprank.training.validation import Validator
 
@@ -57,10 +57,6 @@ class TrainResult(NamedTuple):
     reports: dict[str, Report]
     best: dict[str, Any] | None
     stop_signal: int | None
-
-
-class NonFiniteLossError(RuntimeError):
-    """Training stopped at a NaN or infinite value: the message says where, and what was saved."""
 
 
 @dataclass
@@ -448,7 +444,7 @@ class _Trainer:
         except OSError as error:
             raise OSError(
                 f"training is done, but could not be written to {self.run.model} ({error.strerror or error}); make room, and "
-                f"--resume goes on from {self.last_checkpoint or 'the beginning'}."
+                f"resume goes on from {self.last_checkpoint or 'the beginning'}."
             ) from error
         self.fabric.barrier()
         return TrainResult(self.run.path, dict(reports), position.best, None)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from suprank.executors import parse_on
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
 
     from suprank.data import Manifest
-    from suprank.embedding import ImageLoaderSettings
+    from suprank.embedding import ImageLoaderSettings, Processes
+    from suprank.embedding.shards import RunTasks
     from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder, Head
 
@@ -42,6 +47,7 @@ def embed(
     device: str | None = None,
     on_broken: Literal["raise", "skip"] = "raise",
     shard: tuple[int, int] | None = None,
+    on: str = "local",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Path]:
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
@@ -51,7 +57,8 @@ def embed(
     with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is put on top of it. `manifest` is a `Manifest` or its
     file. What else is None is as the model was saved, or a sensible default. An interrupted call continues where it stopped.
     Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th shard of 2,048 images, from
-    the third on; once all 16 are there, in one folder, the call without it joins them, and computes what is missing.
+    the third on; once all 16 are there, in one folder, the call without it joins them, and computes what is missing. With
+    `on="ray"`, or "ray=HOST:PORT", each shard is a task for a machine of that cluster; all of them see `out` and the images.
     `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
     Example:
@@ -65,6 +72,7 @@ def embed(
 
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
+    parse_on(on)
     collection = manifest
     if not isinstance(collection, Manifest):
         collection = Manifest.read(collection, root=root)
@@ -72,28 +80,64 @@ def embed(
     if head is not None:
         embedder = embedder_with_head(embedder, head)
     images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg, "decoder": decoder}
-    settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
-    with torchrun_processes() as processes:
+    with torchrun_processes() as processes, _tasks_elsewhere(on, device, workers, processes) as elsewhere:
+        run_tasks, device, workers = elsewhere
+        if run_tasks is not None:  # other machines have other working folders
+            collection = Manifest(collection.table, collection.root.absolute(), collection.levels)
+        settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
         first = processes.rank == 0
         if first and head is not None:
             _warn_of_other_images(embedder, settings, precision, tuple(scales))
         if first and not isinstance(model, Embedder):
             _warn_of_overrides(embedder, settings, str(model), precision, tuple(scales))
-        return embed_collection(
+        folders = embed_collection(
             embedder,
             collection,
-            out,
+            out if run_tasks is None else Path(out).absolute(),
             loading=settings,
             splits=splits,
-            device=processes.device(device),
+            device=processes.device(device) if run_tasks is None else device,
             precision=precision,
             scales=tuple(scales),
             dtype=dtype,
             shard=shard,
+            run_tasks=run_tasks,
             processes=processes,
             progress=progress if first and progress is not None else _no_progress,
             note=_log.info,
         )
+    return {part: Path(out) / part for part in folders}
+
+
+@contextmanager
+def _tasks_elsewhere(
+    on: str, device: str | None, workers: int | None, processes: Processes
+) -> Iterator[tuple[RunTasks | None, str | None, int | None]]:
+    """What runs tasks where `on` says, None for this process; the device, and the processes that load images for a task.
+
+    A task takes a GPU, if there is any and the device is not the CPU, and cores for its workers: by default an equal share of
+    a machine's for each of its GPUs. On a CPU it takes one core, and loads its images itself.
+    """
+    where, address = parse_on(on)
+    if where == "local":
+        yield None, device, workers
+        return
+    if processes.world_size > 1:
+        raise ValueError(f"on={on!r} distributes the images itself; start one process, without torchrun.")
+    if where == "slurm":
+        raise ValueError("images are embedded on SLURM as an array of jobs with shard=(i, n); on='ray' embeds them on Ray.")
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(
+            f"device={device!r} must be cpu or cuda with on={on!r}: Ray assigns the GPUs of a machine to its tasks."
+        )
+    from suprank.executors.ray_cluster import RayCluster
+
+    with RayCluster(address) as cluster:
+        gpus = int(device == "cuda" or (device is None and bool(cluster.machines(gpus=1))))
+        if workers is None:
+            workers = cluster.cpus_per_gpu() if gpus else 0
+        run_tasks = partial(cluster.run, cpus=max(1, workers), gpus=gpus)
+        yield run_tasks, "cuda" if gpus else "cpu", workers
 
 
 def load_embedder(
@@ -104,7 +148,7 @@ def load_embedder(
     trust_code: bool = False,
     **settings: object,
 ) -> Embedder:
-    """Load the embedder saved in a folder, or make one from a timm backbone, with weights from a file or timm's own.
+    """Load the embedder saved in a folder, or that of a run, or make one from a timm backbone with weights of a file or timm's.
 
     `hf-hub:org/name` is an embedder that was pushed to the Hugging Face Hub, or else a timm model there. A backbone of the
     user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder or an embedder on the Hub that names
@@ -112,6 +156,8 @@ def load_embedder(
     """
     from suprank.models import Embedder
     from suprank.system.custom_code import HUB, is_code_name
+    from suprank.workflows.opening import is_run
+    from suprank.workflows.run_embeddings import load_run_model
 
     if isinstance(model, Embedder):
         return model
@@ -119,6 +165,8 @@ def load_embedder(
     if is_saved_embedder(name):
         if weights is not None or pretrained is not None or settings:
             raise ValueError(f"{name} is a saved embedder, with weights and settings of its own; leave the others out.")
+        if is_run(name):
+            return load_run_model(Path(name), trust_code=trust_code)[0]
         return Embedder.from_pretrained(name, trust_code=trust_code)
     is_code = is_code_name(name)
     if "/" in name and not is_code and not name.startswith(HUB):
@@ -206,8 +254,8 @@ def _warn_of_other_images(
     embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
 ) -> None:
     """Warn if images are read or embedded differently from those that the embedder's head was trained on."""
+    from suprank.evaluation.heads import warn_of_other_images
     from suprank.models import Head
-    from suprank.workflows.heads import warn_of_other_images
 
     if isinstance(embedder.head, Head):
         warn_of_other_images(embedder.head, _provenance(embedder, settings, precision, scales))

@@ -47,8 +47,6 @@ def test_a_file_of_other_labels_ends_with_the_code_of_a_malformed_file():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--encoder", "word2vec"), "'word2vec' is not an encoder; give tfidf, sentence:"),
-        (("--prompt", "a {}"), "tfidf takes no prompt"),
         (("--encoder", "precomputed:nothing.npz"), "there is no file nothing.npz"),
         (("--device", "tpu9"), "'tpu9' is not a device"),
         (("--batch-size", 0), "greater than or equal to 1"),
@@ -56,10 +54,6 @@ def test_a_file_of_other_labels_ends_with_the_code_of_a_malformed_file():
 )
 def test_what_cannot_be_is_refused(arguments, said):
     assert said in refused("hierarchy", "embed", "p", *arguments)
-
-
-def test_a_folder_without_a_project_is_refused():
-    assert "suprank hierarchy new" in refused("hierarchy", "embed", "nowhere")
 
 
 def test_a_missing_package_names_its_extra(monkeypatch, capsys):

@@ -39,10 +39,6 @@ def test_equal_heights_still_give_k_clusters_where_a_cut_at_a_height_does_not():
     assert [len(set(cut_tree(tree, k))) for k in (1, 2, 3, 4, 9)] == [1, 2, 3, 4, 4]
 
 
-def test_one_row_is_one_cluster():
-    assert ward(random_rows(1), 1).tolist() == [0]
-
-
 def test_too_many_labels_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setattr(algorithms, "MAX_WARD_ROWS", 9)
     with pytest.raises(ValueError, match="10 labels are too many for Ward's method, which .* distances .* k-means"):
@@ -83,13 +79,6 @@ def test_equal_rows_are_never_parted(values, parts):
 def around(centers, each, spread, seed=0):
     rng = np.random.default_rng(seed)
     return unit_rows(np.repeat(centers, each, axis=0) + spread * rng.normal(size=(len(centers) * each, centers.shape[1])))
-
-
-def test_four_points_on_two_sides_are_two_clusters():
-    rows = unit_rows(np.array([[1, 0], [-1, 0.1], [1, 0.1], [-1, 0]]))
-    found = kmeans(rows, 2, seed=0)
-    assert found[0] == found[2] != found[1] == found[3]
-    assert sorted(set(found)) == [0, 1]
 
 
 def test_it_is_scikit_learns_partition():
@@ -166,11 +155,7 @@ def test_of_one_center_the_margin_is_the_nearness():
 
 
 def test_blocks_of_rows_give_what_one_block_gives(monkeypatch):
-    clusters = np.array([0, 1, 1])
-    centers = cluster_centers(ROWS[[0, 1]], np.array([0, 1]))
-    whole = np.stack(cosines_and_margins(ROWS, clusters, centers))
+    arguments = ROWS, np.array([0, 1, 1]), ROWS[:2]
+    whole = np.stack(cosines_and_margins(*arguments))
     monkeypatch.setattr(algorithms, "_CHUNK", 2)
-    assert (
-        np.stack(cosines_and_margins(ROWS, clusters, cluster_centers(ROWS[[0, 1]], np.array([0, 1])))).tolist()
-        == whole.tolist()
-    )
+    assert np.stack(cosines_and_margins(*arguments)).tolist() == whole.tolist()

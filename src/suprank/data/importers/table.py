@@ -91,7 +91,7 @@ def _file(root: Path, table: str | Path | None) -> Table:
     names = list(archive.members) if archive is not None else [path.name for path in root.iterdir()]
     tables = sorted(name for name in names if name.lower().endswith(TABLES))
     choice = f"tables in it: {', '.join(tables[:5])}" if tables else f"it has no table ({', '.join(TABLES)})"
-    raise FileNotFoundError(f"{root} has no {wanted[0]}; {choice}. Name one with table (--table).")
+    raise FileNotFoundError(f"{root} has no {wanted[0]}; {choice}. Name one with table.")
 
 
 def _text(file: Table, name: str) -> pa.Array:
@@ -124,8 +124,7 @@ def _splits(file: Table, name: str, constant: str | None) -> pa.Array:
         return pa.array([constant] * len(file))
     if name not in file.names:
         raise ValueError(
-            f"{file.missing_column(name)} Name the column with split (--split), or give all rows one split with constant_split "
-            f"(--all)."
+            f"{file.missing_column(name)} Name the column with split, or give all rows one split with constant_split ."
         )
     return pc.utf8_lower(_nonblank(file, name))
 
@@ -137,7 +136,7 @@ def _label_columns(file: Table, levels: Sequence[str] | None) -> dict[str, str]:
         if not labels:
             raise ValueError(
                 f"{file.about} has no column that begins with {PREFIX!r}, only {', '.join(file.names)}; name the label columns "
-                f"with levels (--level), finest first, or call them {PREFIX}<level>."
+                f"with levels, finest first, or call them {PREFIX}<level>."
             )
         return labels
     labels = {}
