@@ -3,9 +3,9 @@
 python benchmarks/ray_faults.py --kills 40 --out benchmarks/results/cpu/ray-faults.json
 python benchmarks/ray_faults.py --speed --out benchmarks/results/cpu/ray-speed.json
 
-Kills come at random moments, and are SIGKILL: a process that does a shard; a node with all its processes, for which another
-one is started; the driver, which is started again; or the whole cluster with the driver. Each run embeds 480 pictures in 60
-shards, and its files are compared byte by byte with those of one process without Ray.
+Kills come at random moments, when from none to 20 shards more are there, and are SIGKILL: a process that does a shard; a node
+with all its processes, for which another one is started; the driver, which is started again; or the whole cluster with the
+driver. Each run embeds 480 pictures in 60 shards, and its files are compared byte by byte with those of one process without Ray.
 
 Speed: shards of 8 pictures of 32 pixels with a network of a few hundred thousand weights, so that nearly all is overhead; the
 best of several turns. "Alone" is one process without Ray. Both nodes have one core of this machine.
@@ -122,6 +122,11 @@ def files(out: Path) -> dict[str, bytes]:
     return {str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*.npy"))}
 
 
+def there(out: Path) -> int:
+    """How many shards there are, all of them once they are joined."""
+    return SHARDS if (out / "test" / "embeddings.npy").exists() else len(list((out / "test" / "parts").glob("*.npy")))
+
+
 def make(place: Path, counts: dict[str, int], pause: float) -> None:
     """A folder with manifests of the same 60 pictures, repeated, and a backbone that waits in each batch."""
     different = pictures(place, count=60, split=["test"] * 60)
@@ -139,6 +144,7 @@ def faults(place: Path, options: argparse.Namespace) -> dict[str, Any]:
     expected = files(place / "alone")
     assert len(expected) == 1 + SHARDS, "embeddings, and which bytes the images of each shard have"
     kills: Counter[str] = Counter()
+    done: list[int] = []
     processes, runs, begun = 0, 0, time.perf_counter()
     nodes = RayNodes()
     try:
@@ -147,7 +153,10 @@ def faults(place: Path, options: argparse.Namespace) -> dict[str, Any]:
             driver, planned = Embedding(place, out, nodes=nodes), draw.randint(2, 6)
             while driver.process.poll() is None:
                 if planned and kills.total() < options.kills:
-                    time.sleep(draw.expovariate(1 / options.seconds))
+                    wanted = there(place / out) + draw.randint(0, 2 * SHARDS // 6)
+                    while there(place / out) < wanted and driver.process.poll() is None:
+                        time.sleep(0.05)
+                    time.sleep(draw.uniform(0, 0.3))
                     if driver.process.poll() is not None:
                         break
                     kind = draw.choices(list(KINDS), list(KINDS.values()))[0]
@@ -156,8 +165,8 @@ def faults(place: Path, options: argparse.Namespace) -> dict[str, Any]:
                         continue
                     planned -= 1
                     kills[kind] += 1
-                    there = len(list((place / out / "test" / "parts").glob("*.npy")))
-                    print(f"run {runs}, kill {kills.total()}: {kind}, with {there} shards there", flush=True)
+                    done.append(there(place / out))
+                    print(f"run {runs}, kill {kills.total()}: {kind}, with {done[-1]} shards there", flush=True)
                     if kind == "worker":
                         os.kill(draw.choice(workers), signal.SIGKILL)
                         processes += 1
@@ -183,6 +192,7 @@ def faults(place: Path, options: argparse.Namespace) -> dict[str, Any]:
         nodes.stop()
     return {
         "kills": dict(sorted(kills.items())) | {"all": kills.total(), "processes": processes},
+        "kills before the first shard": done.count(0),
         "runs": runs,
         "runs that differ": 0,
         "shards in a run": SHARDS,
@@ -246,7 +256,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--speed", action="store_true", help="measure the speed instead")
     parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=4.0, help="mean time from one kill to the next")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=3, help="turns, of which the best counts")
     parser.add_argument("--out", type=Path, help="file for the numbers (.json)")
