@@ -5,7 +5,7 @@ python benchmarks/ray_faults.py --speed --out benchmarks/results/cpu/ray-speed.j
 
 Kills come at random moments, when from none to 20 shards more are there, and are SIGKILL: a process that does a shard; a node
 with all its processes, for which another one is started; the driver, which is started again; or the whole cluster with the
-driver. Each run embeds 480 pictures in 60 shards, and its files are compared byte by byte with those of one process without Ray.
+driver. Each run embeds 480 pictures in 60 shards; its files are compared byte by byte with those of one process without Ray.
 
 Speed: shards of 8 pictures of 32 pixels with a network of a few hundred thousand weights, so that nearly all is overhead; the
 best of several turns. "Alone" is one process without Ray. Both nodes have one core of this machine.
@@ -64,7 +64,7 @@ main()
 """
 EMPTY = """
 import os, sys, time
-from suprank.executors.local import Task, run
+from suprank.executors.local import Task
 from suprank.executors.ray_cluster import RayCluster
 tasks = [Task(str(number), (number,)) for number in range(1000)]
 with RayCluster() as cluster:
@@ -73,9 +73,6 @@ with RayCluster() as cluster:
     begun = time.perf_counter()
     assert sum(answer.error is None for _, answer in cluster.run(str, tasks)) == 1000
     print(1000 / (time.perf_counter() - begun))
-begun = time.perf_counter()
-assert sum(answer.error is None for _, answer in run(str, tasks, jobs=2, keep=True)) == 1000
-print(1000 / (time.perf_counter() - begun))
 """
 
 
@@ -205,14 +202,13 @@ def speed(place: Path, options: argparse.Namespace) -> dict[str, Any]:
     counts = (10, 100, 1000)
     make(place, {f"{count}.csv": SHARD_ROWS * count for count in counts}, pause=0)
     seconds: dict[str, dict[str, list[float]]] = {str(count): {"alone": [], "on Ray": []} for count in counts}
-    tasks: dict[str, list[float]] = {"on Ray": [], "in local processes": []}
+    rates: list[float] = []
     with RayNodes() as nodes:
         for turn in range(options.repeats):
             found = subprocess.run(
                 [sys.executable, "-P", "-c", EMPTY], env=environment(nodes), check=True, capture_output=True, text=True
             )
-            for name, rate in zip(tasks, found.stdout.split(), strict=True):
-                tasks[name].append(float(rate))
+            rates.append(float(found.stdout))
             for count in counts:
                 for name, where in (("alone", None), ("on Ray", nodes)):
                     begun = time.perf_counter()
@@ -222,7 +218,7 @@ def speed(place: Path, options: argparse.Namespace) -> dict[str, Any]:
                 assert files(place / f"alone{count}-{turn}") == files(place / f"on Ray{count}-{turn}")
     best = {count: {name: round(min(of), 1) for name, of in both.items()} for count, both in seconds.items()}
     return {
-        "empty tasks a second": {name: round(max(rates)) for name, rates in tasks.items()},
+        "empty tasks a second": round(max(rates)),
         "seconds": best,
         "ms a shard more on Ray": {
             count: round((both["on Ray"] - both["alone"]) / int(count) * 1000, 1) for count, both in best.items()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import submitit
+from submitit.slurm.slurm import SlurmInfoWatcher
 
 from suprank.executors import slurm
 from suprank.executors.local import Crashed, ExperimentStopped, Task
@@ -23,6 +24,8 @@ from tests.waiting import wait_until
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{root / 'src'}{os.pathsep}{root}")
     return tmp_path
 
 
@@ -123,9 +126,8 @@ def fake_slurm(folder, monkeypatch):
     executable(binaries / "sacct", "print('JobID|State|NodeList'); print(open('states').read())")
     (folder / "states").write_text("")
     monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
-    submitit.SlurmJob.watcher.clear()
-    yield folder
-    submitit.SlurmJob.watcher.clear()
+    monkeypatch.setattr(submitit.SlurmJob, "watcher", SlurmInfoWatcher(delay_s=0))
+    return folder
 
 
 def stopped(tasks, folder, options, **settings):
