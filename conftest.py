@@ -17,6 +17,8 @@ if "SUPRANK_CACHE" not in os.environ:  # nothing is written to the user's cache;
     os.environ["SUPRANK_CACHE"] = tempfile.mkdtemp(prefix="suprank-cache-")
     atexit.register(shutil.rmtree, os.environ["SUPRANK_CACHE"], ignore_errors=True)
 
+os.environ.setdefault("HF_DATASETS_CACHE", f"{os.environ['SUPRANK_CACHE']}/datasets")
+
 if "SUPRANK_TEST_CONFIG" not in os.environ:  # nor are consents to run code
     os.environ["SUPRANK_TEST_CONFIG"] = os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="suprank-config-")
     atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from suprank import __version__
-from suprank.adaptation import AdaptConfig, EvaluationSet, adapt
+from suprank.adaptation import AdaptConfig, adapt
+from suprank.evaluation import RetrievalData
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def collection(items: int, width: int, images_per_class: int) -> tuple[np.ndarra
 
 
 def measure(embeddings: np.ndarray, labels: np.ndarray, device: str, settings: dict[str, Any]) -> Timing:
-    test = EvaluationSet(embeddings[:50], labels[:50])
+    test = RetrievalData.from_arrays(embeddings[:50], labels[:50])
     clock = Clock(device)
     begin = time.perf_counter(), time.process_time()
     result = adapt(embeddings, labels, AdaptConfig(**settings), test=test, device=device, progress=clock)

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from suprank.adaptation import AdaptConfig, EvaluationSet, adapt
+from suprank.adaptation import AdaptConfig, adapt
 from suprank.adaptation.class_splits import split_classes
-from suprank.workflows.adaptation import AdaptInput
+from suprank.evaluation import RetrievalData, evaluate
+from suprank.workflows.adaptation import open_training
 
 METRIC = "mAP@R"
 TEST_METRICS = ("R@1", METRIC, "AP")
@@ -50,10 +51,11 @@ def main() -> None:
     batch = options.batch if options.batch == "whole" else int(options.batch)
     values = {key: json.loads(text) if text[0].isdigit() else text for key, text in settings.items()}
     config = AdaptConfig.model_validate({"loss": {"name": options.loss}, "batch": batch, "seed": options.seed, **values})
-    data = AdaptInput.read(options.embeddings, levels=options.level)
-    half = random_half(data.labels[:, 0], options.seed) if options.half else np.ones(len(data.labels), bool)
-    embeddings, labels = np.asarray(data.embeddings)[half], data.labels[half]
-    result = adapt(embeddings, labels, config, test=data.test, levels=data.levels, device=options.device)
+    data, test = open_training(options.embeddings, levels=options.level)
+    every, known = data.queries.embeddings[:], data.queries.labels
+    half = random_half(known[:, 0], options.seed) if options.half else np.ones(len(known), bool)
+    embeddings, labels = every[half], known[half]
+    result = adapt(embeddings, labels, config, test=test, levels=data.levels, device=options.device)
     seed = result.best_seed
     row: dict[str, Any] = {
         "embeddings": options.embeddings.name,
@@ -67,15 +69,15 @@ def main() -> None:
     }
     if options.half:
         training = split_classes(labels, config, with_test=False).training
-        new = ~half & np.isin(data.labels[:, 0], labels[training, 0])
+        new = ~half & np.isin(known[:, 0], labels[training, 0])
         sets = {
-            "training images": EvaluationSet(embeddings[training], labels[training]),
-            "new images of the training classes": EvaluationSet(np.asarray(data.embeddings)[new], data.labels[new]),
+            "training images": RetrievalData.from_arrays(embeddings[training], labels[training]),
+            "new images of the training classes": RetrievalData.from_arrays(every[new], known[new]),
         }
         for name, one in sets.items():
             values = [
-                100 * one.evaluate(head, metrics=[METRIC], device=options.device, progress=False)[METRIC]
-                for head in (None, result.head)
+                100 * evaluate(own, metrics=[METRIC], device=options.device, progress=False)[METRIC]
+                for own in (one, one.with_head(result.head))
             ]
             row[name] = {METRIC: dict(zip(("before", "after"), values, strict=True))}
     for name in ("training images", "new images of the training classes", "unseen classes"):

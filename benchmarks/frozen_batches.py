@@ -49,11 +49,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from suprank.adaptation import AdaptConfig, EvaluationSet
+from suprank.adaptation import AdaptConfig
 from suprank.adaptation.class_splits import BatchShape
 from suprank.adaptation.head_trainer import HeadTrainer
 from suprank.adaptation.principal_start import principal_heads
-from suprank.evaluation import decomposability_gap
+from suprank.evaluation import RetrievalData, decomposability_gap, evaluate
 from suprank.evaluation.statistics import SeedDifference, holm, seed_difference
 from suprank.experiments.tables import Statistic
 from suprank.losses import RetrievalLoss, collection_loss, skip_value_checks
@@ -61,7 +61,7 @@ from suprank.losses.memory import EmbeddingMemory
 from suprank.models.head import Head, HeadConfig
 from suprank.paper.layout import welch
 from suprank.training.memory_loss import LossWithMemory
-from suprank.workflows.adaptation import AdaptInput
+from suprank.workflows.adaptation import open_training
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "batch-size.md", ROOT / "benchmarks" / "results"
@@ -164,27 +164,27 @@ class Reduced:
 
     embeddings: np.ndarray
     labels: np.ndarray
-    test: EvaluationSet
+    test: RetrievalData
 
     @classmethod
     def from_folder(cls, folder: Path, level: str, *, components: int, per_class: int | None) -> Reduced:
         """Reduce the embeddings of a folder of `suprank embed`, or of the first images of each class."""
-        data = AdaptInput.read(folder, levels=[level])
-        assert data.test is not None, f"{folder} needs a part for training and a part for testing"
-        embeddings, labels = np.asarray(data.embeddings), data.labels[:, 0]
+        training, test = open_training(folder, levels=[level])
+        assert test is not None, f"{folder} needs a part for training and a part for testing"
+        embeddings, labels = training.queries.embeddings[:], training.queries.labels[:, 0]
         if per_class is not None:
             rows = _first_of_each_class(labels, per_class)
             embeddings, labels = embeddings[rows], labels[rows]
         config = HeadConfig.model_validate({"in_features": embeddings.shape[1], "out_features": components})
         reduction = principal_heads(embeddings, config)["centered"]
-        test = EvaluationSet(reduction.transform(np.asarray(data.test.queries)), data.test.labels)
-        return cls(reduction.transform(embeddings), labels, test)
+        tested = RetrievalData.from_arrays(reduction.transform(test.queries.embeddings[:]), test.queries.labels)
+        return cls(reduction.transform(embeddings), labels, tested)
 
     def save(self, path: Path) -> None:
         """Write a file of whole numbers of steps. Their high and low bytes are apart, which compresses better."""
-        numbers = np.round(STORED_STEPS * np.concatenate([self.embeddings, self.test.queries]).T).astype(np.int16)
+        numbers = np.round(STORED_STEPS * np.concatenate([self.embeddings, self.test.queries.embeddings]).T).astype(np.int16)
         high, low = (numbers >> 8).astype(np.int8), numbers.astype(np.uint8)
-        np.savez_compressed(path, high=high, low=low, labels=self.labels, test_labels=self.test.labels)
+        np.savez_compressed(path, high=high, low=low, labels=self.labels, test_labels=self.test.queries.labels)
 
     @classmethod
     def load(cls, path: Path) -> Reduced:
@@ -193,7 +193,7 @@ class Reduced:
             numbers = 256 * stored["high"].astype(np.int16) + stored["low"]
             labels, test_labels = stored["labels"], stored["test_labels"]
         values = np.ascontiguousarray(numbers.T, np.float32) / STORED_STEPS
-        return cls(values[: len(labels)], labels, EvaluationSet(values[len(labels) :], test_labels))
+        return cls(values[: len(labels)], labels, RetrievalData.from_arrays(values[len(labels) :], test_labels))
 
 
 class Collection:
@@ -247,20 +247,20 @@ class Collection:
     def measure(self, run: Run, head: Head) -> dict[str, Any]:
         """Metrics in percent; of a test also mAP@R of each class, and of the first seed the gap in batches of its size."""
         if run.part == "tune":
-            tested = EvaluationSet(self.embeddings[self.held_out], self.labels[self.held_out])
-            return _percent(tested.evaluate(head, metrics=METRICS[:1], device=self.device, progress=False).means)
-        report = self.test.evaluate(head, metrics=METRICS, per_query=True, device=self.device, progress=False)
+            tested = RetrievalData.from_arrays(self.embeddings[self.held_out], self.labels[self.held_out])
+            return _percent(evaluate(tested.with_head(head), metrics=METRICS[:1], device=self.device, progress=False).means)
+        report = evaluate(self.test.with_head(head), metrics=METRICS, per_query=True, device=self.device, progress=False)
         found: Row = dict(_percent({name: report[name] for name in METRICS}))
         if run.seed == 0 and run.batch != "whole":
             found["gap"] = self.gap(head, int(run.batch))
         values = report.values_per_query("class means")["mAP@R"]
-        places = np.unique(self.test.labels[:, 0], return_inverse=True)[1]
+        places = np.unique(self.test.queries.labels[:, 0], return_inverse=True)[1]
         found["classes"] = np.round(100 * np.bincount(places, values) / np.bincount(places), 2).tolist()
         return found
 
     def gap(self, head: Head, batch: int) -> dict[str, float]:
         """AP of the test images in batches of the size and composition of training, over all, and the difference."""
-        fine, generator = self.test.labels[:, 0], np.random.default_rng(0)
+        fine, generator = self.test.queries.labels[:, 0], np.random.default_rng(0)
         per_class = batch_shape(batch, fine).images_per_class
         groups = [
             rows[start : start + per_class]
@@ -269,7 +269,9 @@ class Collection:
         ]
         order = np.concatenate([groups[place] for place in generator.permutation(len(groups))])
         parts = [order[start : start + batch] for start in range(0, len(order), batch)]
-        found = decomposability_gap(head.transform(self.test.queries), fine, parts, device=self.device, progress=False)
+        found = decomposability_gap(
+            head.transform(self.test.queries.embeddings[:]), fine, parts, device=self.device, progress=False
+        )
         return _percent({"in batches": found.in_batches, "overall": found.overall, "gap": found.value})
 
 
@@ -410,7 +412,7 @@ class Study:
         """Measure the head before the first step, and its gap in batches of this size."""
         head = collection.start().eval()
         if not any(row["part"] == "start" for row in self.rows):
-            report = collection.test.evaluate(head, metrics=METRICS, device=collection.device, progress=False)
+            report = evaluate(collection.test.with_head(head), metrics=METRICS, device=collection.device, progress=False)
             sizes = {"images": len(collection.labels), "classes": len(np.unique(collection.labels))}
             self.append({"part": "start", **sizes, **_percent({name: report[name] for name in METRICS})})
         if batch != "whole" and not any(row["part"] == "gap" and row["batch"] == batch for row in self.rows):

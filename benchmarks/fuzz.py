@@ -94,13 +94,13 @@ def _written(write: Callable[[Path], Any], name: str) -> Files:
 @cache
 def kinds() -> dict[str, Kind]:
     """All of them, by name."""
-    return {**_tables(), **_rankings(), **_records(), **_arrays(), **_images()}
+    return {**_tables(), **_rankings(), **_records(), **_arrays(), **_images(), **_datasets()}
 
 
 def _tables() -> dict[str, Kind]:
     from suprank.data.importers.landmark_files import train_photographs
     from suprank.data.manifest import Manifest
-    from suprank.evaluation.label_tables import read_label_table
+    from suprank.evaluation.labels import read_label_files
     from suprank.explorer.tags import with_tags
     from suprank.files.tables import column_names, read_lines, read_rows, read_table
 
@@ -130,7 +130,7 @@ def _tables() -> dict[str, Kind]:
         return [table.column(name).to_pylist() for name in table.names]
 
     def label_columns(path: Path) -> Any:
-        return [list(map(str, column)) for column in read_label_table(path).columns]
+        return read_label_files([path], ["species", "family"]).labels
 
     def same_cells(found: Any, path: Path) -> None:
         delimiter = "\t" if path.suffix == ".tsv" else ","
@@ -255,7 +255,6 @@ def _rankings() -> dict[str, Kind]:
 
 
 def _records() -> dict[str, Kind]:
-    from suprank.data.importers.dataset_files import files_in_folder
     from suprank.data.tree import LabelTree
     from suprank.hierarchy.recipe import read_recipe as read_hierarchy
     from suprank.models import Head, HeadConfig
@@ -278,7 +277,6 @@ def _records() -> dict[str, Kind]:
     head = _written(lambda path: Head(HeadConfig(in_features=4, out_features=2, hidden=3)).save(path.parent), "head")
     state = {"weight": _torch().arange(6.0).reshape(2, 3), "bias": _torch().zeros(2)}
     model = _written(lambda path: write_model(path.parent, EmbedderConfig(backbone="resnet50", dim=8), state), "model")
-    card = b"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train-*.parquet\n---\n# Birds\n"
 
     def rewrite_hash(settings: str) -> Callable[[Path], None]:
         def rewrite(path: Path) -> None:
@@ -302,7 +300,6 @@ def _records() -> dict[str, Kind]:
             "result.json", b'{"AP": 0.5, "epoch": 3, "test": {"R@1": 0.9}}', lambda path: RunFolder(path.parent).result
         ),
         "label tree": Kind("tree.json", tree, lambda path: LabelTree.read(path).text()),
-        "dataset card": Kind("README.md", card, lambda path: files_in_folder(path.parent), beside={"train-0.parquet": b""}),
         "head, safetensors": Kind(
             "head.safetensors", head["head.safetensors"], load_head, beside=head, prepare=rewrite_hash("head.json")
         ),
@@ -411,6 +408,27 @@ def _images() -> dict[str, Kind]:
             for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
         },
     }
+
+
+def _datasets() -> dict[str, Kind]:
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from suprank.data.image_files import ImageFiles
+    from suprank.data.importers import import_hf
+
+    rows = pa.table({"image": [b"first", b"second", b"third"], "label": ["jay", "wren", "jay"]})
+    card = b"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train-*.parquet\n---\n# Birds\n"
+
+    def images(path: Path) -> list[bytes]:
+        datasets.disable_progress_bars()
+        datasets.config.HF_DATASETS_CACHE = path.parent / "cache"
+        manifest = import_hf(path.parent).manifests[""]
+        return [ImageFiles(manifest.root).read(one) for one in manifest.paths.to_pylist()]
+
+    parquet = _written(lambda path: pq.write_table(rows, path), "train-0.parquet")
+    return {"dataset card": Kind("README.md", card, images, beside=parquet)}
 
 
 # Mutants

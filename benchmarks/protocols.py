@@ -1,4 +1,4 @@
-"""One model under each protocol, and one convention changed at a time: the numbers of docs/protocols.md.
+"""One model under each protocol, and one convention changed at a time: the numbers of docs/evaluation.md.
 
     suprank data import csv cub200_s128.zip --out cub.parquet
     suprank embed tf_efficientnet_lite0 cub.parquet --size 112 --resize 0 --split train --split test --out embeddings
@@ -26,12 +26,12 @@ import numpy as np
 
 from suprank import __version__
 from suprank.embedding import read_embedded
-from suprank.evaluation import QueryInGalleryWarning, Report, evaluate
+from suprank.evaluation import Qrels, QueryInGalleryWarning, Report, evaluate
 from suprank.evaluation.protocols import mteb_metric
 from suprank.system import torchvision_operators
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "protocols.md", ROOT / "benchmarks" / "results" / "protocols.json"
+PAGE, RESULTS = ROOT / "docs" / "evaluation.md", ROOT / "benchmarks" / "results" / "protocols.json"
 COPIED = 20  # every 20th image gets a copy
 SINGLE = 60  # species of which one image is kept
 CODE_BITS = 24
@@ -129,7 +129,8 @@ def measure_self_match(test: Images) -> list[Result]:
         itself = evaluate(test.embeddings, test.species, test.embeddings, test.species, metrics=["R@1"])
     found = results("self", "kept, and right by its label", itself, "R@1")
     for rule, row in (("keep", "kept, and not judged"), ("first", "the first result left out")):
-        report = evaluate(test.embeddings, test.species, ids=test.ids, self_match=rule, ks=[1], protocol="mieb")
+        judged = Qrels.from_labels(test.species, query_ids=test.ids, self_match=rule, ks=(1,))
+        report = evaluate(test.embeddings, ids=test.ids, truth=judged)
         found += results("self", row, report, "R@1")
     return found + results("self", "left out by its row", evaluate(test.embeddings, test.species, protocol="dml"), "R@1")
 
@@ -210,7 +211,7 @@ def measure_ties(test: Images) -> list[Result]:
     codes = np.where(some > np.median(some, axis=0), 1, -1).astype(np.float32)
     ids = [f"{name:05}" for name in np.random.default_rng(0).permutation(len(codes))]  # or else they would follow the species
     worst = evaluate(codes, test.species, metrics=["R@1"])
-    by_id = evaluate(codes, test.species, ids=ids, self_match="id", ks=[1], protocol="mieb")
+    by_id = evaluate(codes, ids=ids, truth=Qrels.from_labels(test.species, query_ids=ids, self_match="id", ks=(1,)))
     return [
         *results("ties", "the worse item first", worst, "R@1"),
         *results("ties", "the larger id first", by_id, "R@1"),

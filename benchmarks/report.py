@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from suprank.data.manifest import Manifest
-from suprank.explorer import Source
+from suprank.embedding.query_gallery import combine_parts
+from suprank.evaluation import RetrievalData
 from suprank.explorer.report import report_page
 
 DIM, PICTURES, SIDE = 128, 300, 160
@@ -110,7 +111,7 @@ class _Stages:
         return time.perf_counter() - self._began
 
 
-def _draw_sources(folder: Path, arguments: argparse.Namespace) -> list[Source]:
+def _draw_sources(folder: Path, arguments: argparse.Namespace) -> list[RetrievalData]:
     draw = np.random.default_rng(0)
     classes = np.sort(np.concatenate([np.arange(arguments.classes), draw.integers(arguments.classes, size=arguments.images)]))
     classes = np.sort(draw.permutation(classes)[: arguments.images])
@@ -130,7 +131,7 @@ def _draw_sources(folder: Path, arguments: argparse.Namespace) -> list[Source]:
     for run in range(arguments.runs):
         own = np.random.default_rng(run).normal(size=(arguments.images, DIM))
         vectors = 0.5 * of_groups[groups[classes]] + of_classes[classes] + (1.3 + 0.2 * run) * own
-        sources.append(Source.from_arrays(f"run {run}", vectors.astype(np.float32), manifest))
+        sources.append(combine_parts({"test": (vectors.astype(np.float32), manifest)}, name=f"run {run}"))
     return sources
 
 

@@ -614,7 +614,7 @@ ROWS = [
         "archive",
         command("data", "import", "folder", "{folder}/images.zip", "--out", "{folder}/new.parquet", fresh="images.zip"),
         is_command=True,
-        aim=3,
+        aim=10,
     ),
     Row(
         "archive-check",
@@ -648,7 +648,7 @@ ROWS = [
         "archive",
         first_picture,
         is_command=True,
-        aim=3,
+        aim=10,
     ),
     Row(
         "manifest-read", "`Manifest.read`", TO_FOUR, "manifest", manifest_read, {"pyarrow": pyarrow_read, "polars": polars_read}

@@ -5,8 +5,7 @@ python benchmarks/shards.py --repeats 1 --batches 20 --out benchmarks/results/cp
 
 Three numbers for each place: milliseconds of CPU to read one image without decoding it; images per second, and milliseconds of
 CPU per image, of a loader with forked workers that decodes, crops to 224 pixels and batches. Loaders take turns, and the best
-of each counts; on a busy machine trust the CPU time. Files are in the page cache, so no disk is measured: from a cold one, a
-compressed Parquet column costs a whole row group for each image.
+of each counts; on a busy machine trust the CPU time. Files are in the page cache, so no disk is measured.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
 from suprank.data import BalancedBatchSampler, ImageDataset, Manifest, collate, train_transform
-from suprank.data.export import export_hf, export_webdataset
-from suprank.data.importers.hf import copy_images, import_hf
+from suprank.data.export import export_manifest
+from suprank.data.importers.hf import import_hf
 from suprank.data.workers import loader_batches
 
 CLASSES = 100
@@ -91,24 +89,17 @@ def _places(root: Path, options: argparse.Namespace) -> dict[str, Manifest]:
     columns = {"path": paths, "split": ["train"] * options.images, "label_class": labels}
     files = Manifest.from_columns(columns, root=root / "files")
     size = sum(path.stat().st_size for path in (root / "files").iterdir())
-    export_webdataset(files, root / "tars", shard_size=size // 100)
-    export_webdataset(files, root / "tar")
-    export_hf(files, root / "plain")
+    export_manifest(files, root / "tars", format="webdataset", shard_size=size // 100)
+    export_manifest(files, root / "tar", format="webdataset")
+    export_manifest(files, root / "parquet")
+    datasets.config.HF_DATASETS_CACHE = root / "cache"
+    datasets.load_dataset(str(root / "parquet")).save_to_disk(root / "saved")
     places = {"loose files": files}
-    places |= {f"{len(list((root / name).glob('*.tar')))} .tar": _imported(root / name) for name in ("tar", "tars")}
-    places["Parquet, plain (datasets 5, export hf)"] = _imported(root / "plain")
-    table = pa.concat_tables(pq.read_table(shard) for shard in sorted((root / "plain" / "data").iterdir()))
-    (root / "arrow").mkdir()
-    with pa.ipc.new_stream(root / "arrow" / "train.arrow", table.schema) as out:
-        out.write_table(table, max_chunksize=1000)
-    places["Arrow (save_to_disk)"] = _imported(root / "arrow")
-    for rows in (100, 1000):
-        folder = root / f"compressed{rows}"
-        folder.mkdir()
-        pq.write_table(table, folder / "train.parquet", row_group_size=rows)
-        places[f"Parquet, Snappy, {rows} a row group"] = _imported(folder)
-    places["the same with --copy"] = copy_images(_imported(root / "compressed100"), root / "copy")[0]
-    return places
+    places |= {f"{len(list((root / name).glob('*/*.tar')))} .tar": _imported(root / name) for name in ("tar", "tars")}
+    return places | {
+        "Arrow (save_to_disk)": _imported(root / "saved"),
+        "Parquet, in the Arrow cache": _imported(root / "parquet"),
+    }
 
 
 def _jpeg(draw: np.random.Generator) -> bytes:

@@ -34,15 +34,14 @@ from tuned_tables import RESULTS, class_arrays, class_values
 
 from suprank.adaptation.class_splits import BatchShape
 from suprank.adaptation.config import AdaptConfig
-from suprank.adaptation.evaluation_set import EvaluationSet
 from suprank.adaptation.head_trainer import HeadTrainer
 from suprank.adaptation.principal_start import principal_heads
-from suprank.evaluation import Report
+from suprank.evaluation import Report, RetrievalData, evaluate
 from suprank.experiments.trials import Params, Study, Trial, best_trial, default_space, recipe_value
 from suprank.models.config import HeadConfig
 from suprank.training.recipe import read_recipe
 from suprank.training.search_space import Choices, FloatRange, SearchSpace
-from suprank.workflows.adaptation import AdaptInput
+from suprank.workflows.adaptation import open_training
 
 FINE = (
     *("fast-ap", "softbin-ap", "blackbox-ap", "smooth-ap", "sup-ap", "roadmap-pairs", "roadmap"),
@@ -74,7 +73,7 @@ class Collection:
 
     embeddings: np.ndarray
     labels: np.ndarray
-    test: EvaluationSet
+    test: RetrievalData
     levels: tuple[str, ...]
 
     def fold(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,10 +85,9 @@ class Collection:
 
 @cache
 def read_collection(folder: Path) -> Collection:
-    data = AdaptInput.read(folder)
-    assert data.test is not None, f"{folder} needs a part for training and a part for testing"
-    test = EvaluationSet(np.asarray(data.test.queries), data.test.labels)
-    return Collection(np.asarray(data.embeddings), np.asarray(data.labels), test, data.levels)
+    training, test = open_training(folder)
+    assert test is not None, f"{folder} needs a part for training and a part for testing"
+    return Collection(training.queries.embeddings[:], training.queries.labels, test, training.levels)
 
 
 def search_space(method: str, classes: int) -> SearchSpace:
@@ -107,7 +105,7 @@ def own_values(method: str, space: SearchSpace) -> Params:
 
 
 def train_head(
-    collection: Collection, method: str, params: Params, rows: np.ndarray, tested: EvaluationSet, seed: int
+    collection: Collection, method: str, params: Params, rows: np.ndarray, tested: RetrievalData, seed: int
 ) -> tuple[Report, float]:
     """Train a head on these rows, and return its report and the seconds of the training. The loss may become NaN."""
     config = read_recipe(f"{PRESET}/{method}")
@@ -131,7 +129,7 @@ def train_head(
     for _ in trainer.run(STEPS):
         pass
     seconds = time.process_time() - start
-    return tested.evaluate(head.eval(), metrics=METRICS, per_query=True, progress=False), seconds
+    return evaluate(tested.with_head(head.eval()), metrics=METRICS, per_query=True, progress=False), seconds
 
 
 def run_trial(collection: Collection, method: str, metric: str, number: int, params: Params) -> Trial:
@@ -139,7 +137,7 @@ def run_trial(collection: Collection, method: str, metric: str, number: int, par
     values, seconds, failure = [], 0.0, ""
     for fold in range(FOLDS):
         rows, validation = collection.fold(fold)
-        tested = EvaluationSet(collection.embeddings[validation], collection.labels[validation])
+        tested = RetrievalData.from_arrays(collection.embeddings[validation], collection.labels[validation])
         try:
             report, took = train_head(collection, method, params, rows, tested, 0)
             values.append(report[metric])
@@ -175,7 +173,7 @@ def run_method(task: Task) -> dict[str, Any]:
                 print(f"{task.method}, tuned: {tuned}, seed {seed}: {error}", flush=True)
                 continue
             values = {metric: report[metric] for metric in METRICS}
-            classes = class_values(report, CLASS_METRICS[task.table], collection.test.labels[:, 0]).tolist()
+            classes = class_values(report, CLASS_METRICS[task.table], collection.test.queries.labels[:, 0]).tolist()
             name = f"{task.method},tuned={tuned},seed={seed}"
             runs.append({"folder": name, "tuned": tuned, "seed": seed, "seconds": took, "values": values, "classes": classes})
     found = [{**one._asdict(), "value": one.value, "best": best is not None and one.number == best.number} for one in trials]

@@ -126,11 +126,11 @@ def write_report() -> Path:
 
 def differing_query() -> int:
     """The row of a query for which the mistakes of the first run are near misses, and those of the second are not."""
-    from suprank.explorer import Source
-    from suprank.explorer.findings import better_mistakes, count_first_items, match_queries
+    import suprank
+    from suprank.explorer.findings import better_mistakes, count_first_items
 
-    own, other = (Source.read(folder) for folder in RUNS)
-    items = count_first_items(own, other, match_queries(own, other))
+    own, other = map(suprank.open_data, RUNS)
+    items = count_first_items(own, other, own.match(other))
     return int(items.queries[better_mistakes(items).order[0]])
 
 

@@ -53,7 +53,7 @@ with TemporaryDirectory() as temporary:
     for name, scores in runs.items():
         Run.from_dict(lists(scores)).save(folder / f"{name}.trec", tag=name)
 
-    # On the command line: suprank evaluate --run smooth-ndcg.trec --qrels qrels.trec --against regression.trec
+    # On the command line: suprank evaluate smooth-ndcg.trec --truth qrels.trec --against regression.trec
     metrics = ["NDCG@10", "NDCG-linear@10", "AP", "MRR"]
     listwise, regression = (
         evaluate_run(folder / f"{name}.trec", folder / "qrels.trec", metrics, per_query=True) for name in runs

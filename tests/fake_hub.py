@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
@@ -142,7 +142,8 @@ class FakeHub:
             ("PUT", "/lfs/([0-9a-f]+)", self._store),
             ("POST", "/lfs/verify", lambda handler, body: self._send(handler, 200, {})),
             ("GET", f"/api/(?:models/)?{any_repo}(?:/revision/(.+))?", self._info),
-            ("GET", f"/api/(?:models/)?{any_repo}/tree/([^/]+)", self._tree),  # of models: what a push replaces
+            ("GET", f"/api/(?:models/)?{any_repo}/tree/([^/]+)(?:/(.+))?", self._tree),
+            ("POST", f"/api/{any_repo}/paths-info/([^/]+)", self._paths_info),
             ("GET HEAD", rf"/{any_repo}/resolve/(refs/pr/\d+|[^/]+)/(.+)", self._resolve),
         ]
 
@@ -274,12 +275,34 @@ class FakeHub:
         about = {"id": repo_id, "modelId": repo_id, "sha": commit, "private": repository.private, "tags": [], "downloads": 0}
         self._send(handler, 200, {**about, "siblings": siblings})
 
-    def _tree(self, handler, body, repo_id, revision):
+    def _tree(self, handler, body, repo_id, revision, folder):
+        """The files and folders in a folder, and with `recursive` those below."""
+        repository = self._found(handler, repo_id)
+        if repository is None:
+            return
+        commit = repository.resolve(revision)
+        below = f"{folder}/" if folder else ""
+        inside = [name for name in repository.commits[commit] if name.startswith(below)]
+        if folder and not inside:
+            self._send(handler, 404, {"error": "no such folder"}, X_Error_Code="EntryNotFound")
+            return
+        recursive = "recursive=true" in handler.path.lower()
+        direct = [name for name in inside if recursive or "/" not in name[len(below) :]]
+        folders = dict.fromkeys(below + name[len(below) :].split("/")[0] for name in inside if "/" in name[len(below) :])
+        self._send(handler, 200, [self._entry(repository, commit, name) for name in [*folders, *direct]])
+
+    def _paths_info(self, handler, body, repo_id, commit):
         repository = self._found(handler, repo_id)
         if repository is not None:
-            files = repository.commits[repository.resolve(revision)].items()
-            about = [{"path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()} for name, content in files]
-            self._send(handler, 200, [{"type": "file", **one} for one in about])
+            wanted = json.loads(body)["paths"] if body.startswith(b"{") else parse_qs(body.decode()).get("paths", [])
+            known = [one for one in wanted if any(f"{name}/".startswith(f"{one}/") for name in repository.commits[commit])]
+            self._send(handler, 200, [self._entry(repository, commit, one) for one in known])
+
+    def _entry(self, repository, commit, path):
+        content = repository.commits[commit].get(path)
+        oid = hashlib.sha1(content or path.encode()).hexdigest()
+        kind = {"type": "directory"} if content is None else {"type": "file", "size": len(content)}
+        return {"path": path, "oid": oid, **kind}
 
     def _refs(self, handler, body, repo_id):
         repository = self._found(handler, repo_id)

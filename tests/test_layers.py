@@ -29,8 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hierarchy": {"data", "web"},
     # where images meet a model
     "embedding": {"ranking", "evaluation", "data", "models"},
-    # reads files: what was embedded, too, but never a model
-    "explorer": {"ranking", "evaluation", "data", "embedding", "web"},
+    # shows what is given to it, and never sees a model
+    "explorer": {"ranking", "evaluation", "data", "web"},
     # our losses in the trainers of other libraries, and our models in their benchmarks
     "integrations": {"ranking", "losses", "evaluation", "data", "models", "embedding"},
     # one training run, and several of them
@@ -68,7 +68,6 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "evaluation/embedding_files.py": {"pyarrow"},
     "evaluation/report.py": {"pandas"},
     "evaluation/search.py": {"threadpoolctl"},
-    "evaluation/label_tables.py": {"pyarrow"},
     "evaluation/runs.py": {"pyarrow"},
     "evaluation/torchmetrics_adapter.py": {"torchmetrics"},
 }

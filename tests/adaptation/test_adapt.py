@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from suprank.adaptation import AdaptationStopped, AdaptConfig, EvaluationSet, adapt, head_folder
-from suprank.evaluation import evaluate
+from suprank.adaptation import AdaptationStopped, AdaptConfig, adapt, head_folder
+from suprank.evaluation import RetrievalData, evaluate
 from suprank.models import Head
 from tests.adaptation.collections import clustered
 
@@ -34,12 +34,12 @@ def test_training_validation_and_test_share_no_class_and_the_counts_add_up(resul
 
 def test_the_report_is_that_of_the_saved_head_and_evaluate_to_the_last_digit(tmp_path):
     embeddings, labels = clustered()
-    test = EvaluationSet(*clustered(classes=10, seed=1))
-    result = adapt(embeddings, labels, AdaptConfig(**QUICK), test=EvaluationSet(test.queries, test.labels[:, 0] + 100),
-                   folder=tmp_path / "head", device="cpu")  # fmt: skip
+    others, their_labels = clustered(classes=10, seed=1)
+    test = RetrievalData.from_arrays(others, their_labels + 100)
+    result = adapt(embeddings, labels, AdaptConfig(**QUICK), test=test, folder=tmp_path / "head", device="cpu")
     head = Head.load(tmp_path / "head")
-    assert dict(result.after) == dict(evaluate(head.transform(test.queries), test.labels, progress=False, device="cpu"))
-    assert dict(result.before) == dict(evaluate(test.queries, test.labels, progress=False, device="cpu"))
+    assert dict(result.after) == dict(evaluate(head.transform(others), their_labels, progress=False, device="cpu"))
+    assert dict(result.before) == dict(evaluate(others, their_labels, progress=False, device="cpu"))
     assert head.training_record["test"]["after"]["mAP@R"] == result.after["mAP@R"]
     assert head.training_record["config"]["loss"]["name"] == "roadmap"
 
@@ -166,7 +166,8 @@ def test_labels_of_several_levels_train_happier_and_choose_by_h_ap():
 
 def test_classes_of_the_test_set_that_were_trained_on_are_counted():
     embeddings, labels = clustered()
-    seen = EvaluationSet(embeddings[labels < 10], np.where(labels[labels < 10] < 5, labels[labels < 10], 1000)[:, None])
+    some = labels[labels < 10]
+    seen = RetrievalData.from_arrays(embeddings[labels < 10], np.where(some < 5, some, 1000))
     result = adapt(embeddings, labels, AdaptConfig(steps=1), test=seen, device="cpu")
     assert (result.classes["test"], result.classes["seen"]) == (6, 5)
 
@@ -177,15 +178,14 @@ def test_classes_of_the_test_set_that_were_trained_on_are_counted():
         ({"labels": np.arange(240)}, "each of the 240 classes has a single image"),
         ({"labels": np.full(240, -1)}, "no embedding has a label"),
         ({"labels": np.arange(240) % 4}, r"adapt needs 6 classes of two images or more .* and was given 4"),
-        ({"labels": np.arange(239)}, "239 labels and 240 embeddings"),
-        ({"labels": np.zeros(240)}, "must be integers"),
-        ({"labels": np.zeros((240, 1, 2), int)}, "images have several labels at a level"),
+        ({"labels": np.arange(239)}, "labels have 239 rows and embeddings 240"),
+        ({"labels": np.arange(480).reshape(240, 1, 2)}, "images have several labels at a level"),
         ({"dim": 13}, "dim=13 is more than the 12 numbers of an embedding"),
         ({"images_per_class": 2}, "batch=64 has room for 32 classes of images_per_class=2, but 18 are trained on"),
         ({"batch": "whole", "images_per_class": 2}, "images_per_class is for batches"),
         ({"metric": "mAP@X"}, "must be an integer of at least 1 or R; write mAP@10"),
-        ({"test": EvaluationSet(np.ones((4, 5)), np.zeros((4, 1), int))}, "have width 5 and those to train on 12"),
-        ({"test": EvaluationSet(np.ones((4, 12)), np.zeros((4, 2), int))}, "have 2 levels and those to train on 1"),
+        ({"test": RetrievalData.from_arrays(np.ones((4, 5)), np.zeros((4, 1), int))}, "have width 5 and those to train on 12"),
+        ({"test": RetrievalData.from_arrays(np.ones((4, 12)), np.zeros((4, 2), int))}, "have 2 levels and those to train on 1"),
     ],
 )
 def test_what_cannot_be_adapted_is_refused(change, message):

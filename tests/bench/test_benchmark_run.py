@@ -49,10 +49,6 @@ def test_baselines_once_saved_as_ours_stand_among_the_baselines(run):
     assert replace(run, measurements=tuple(earlier)).markdown() == run.markdown()
 
 
-def test_a_loss_measured_alone_has_no_group(run):
-    assert "**" not in replace(run, measurements=run.measurements[:2]).markdown()
-
-
 def test_a_loss_we_no_longer_have_keeps_its_kind(run):
     gone = LossMeasurement("gone", "peer", 256, 256, 0, 0.0123, 5, 0.012, 3 * MIB)
     lines = replace(run, measurements=(*run.measurements, gone)).markdown().splitlines()

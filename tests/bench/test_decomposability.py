@@ -164,22 +164,6 @@ def results(script):
     return tuning + rows
 
 
-def test_settings_are_those_of_sup_ap_and_another_method(script):
-    rows = results(script)
-    assert script.settings(rows) == [(16, 200), (32, 200), (64, 200), (32, 50), (32, 800)]
-    without = [one for one in rows if (one["method"], one["batch"]) != ("sup-ap", 64)]
-    assert script.settings(without) == [(16, 200), (32, 200), (32, 50), (32, 800)]
-    assert script.settings([one for one in rows if one["study"] == "tuning"]) == []
-
-
-def test_settings_are_grouped_by_what_is_varied(script):
-    rows = results(script)
-    batches, sizes = [(16, 200), (32, 200), (64, 200)], [(32, 50), (32, 200), (32, 800)]
-    assert script.groups(rows) == {"images in a batch": batches, "training classes": sizes}
-    assert script.groups([one for one in rows if one["study"] != "sizes"]) == {"images in a batch": batches}
-    assert script.groups([one for one in rows if one["study"] != "images"]) == {"training classes": sizes[::2]}
-
-
 def test_a_relative_gain_has_the_interval_of_a_ratio_of_means(script):
     assert script.relative_gain([12.0] * 3, [10.0] * 3) == pytest.approx((20.0, 0.0), abs=1e-9)
     wide = script.relative_gain([11.0, 12.0, 13.0], [9.0, 10.0, 11.0])
@@ -188,44 +172,6 @@ def test_a_relative_gain_has_the_interval_of_a_ratio_of_means(script):
     assert script.relative_gain([12.0], [10.0]).half is None
     assert script.relative_gain([12.0], []) is None
     assert script.relative_gain([12.0], [0.0]) is None
-
-
-def cells_of(table):
-    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert all(len(cells) == len(head) for cells in lines)
-    return lines
-
-
-def test_the_tables_have_a_row_for_each_setting(script):
-    tables = script.tables(results(script))
-    by_batch, by_classes = cells_of(tables["images"]), cells_of(tables["sizes"])
-    assert [cells[:5] for cells in by_batch] == [
-        ["16", "200", "1 / 500", "4,000", "80"],
-        ["32", "200", "1 / 250", "2,000", "80"],
-        ["64", "200", "1 / 125", "1,000", "80"],
-    ]
-    assert by_batch[0][5:8] == ["10.1", "10.2", "12.1"]
-    assert by_batch[0][8].startswith("0.5 ±")
-    assert by_batch[0][9].startswith("20.0 ±")
-    assert by_batch[0][10] == "10.2"
-    assert [(cells[0], cells[1], cells[4], cells[10]) for cells in by_classes] == [
-        ("32", "50", "320", "5.0"),
-        ("32", "200", "80", "5.2"),
-        ("32", "800", "20", "5.8"),
-    ]
-
-
-def test_a_method_that_was_not_trained_has_empty_cells(script):
-    rows = [one for one in results(script) if one["method"] != "roadmap-pairs"]
-    first = cells_of(script.tables(rows)["images"])[0]
-    assert (first[6], first[8]) == ("", "")
-    assert cells_of(script.tables(rows)["rates"])[0][4] == ""
-
-
-def test_the_table_of_rates_says_which_are_at_an_end_of_those_compared(script):
-    first, *_, last = cells_of(script.tables(results(script))["rates"])
-    assert first == ["16", "1,000", "4,000", "0.002", "0.002", "0.00033 (lowest)", "10.0", "10.0", "10.0"]
-    assert last[:6] == ["64", "500", "1,000", "0.004", "0.004", "0.00067 (lowest)"]
 
 
 def test_the_correlation_of_gap_and_gain_is_over_settings_with_both(script):
@@ -239,25 +185,12 @@ def test_the_correlation_of_gap_and_gain_is_over_settings_with_both(script):
     assert "over 5 settings" in second
 
 
-def test_the_images_seen_and_the_number_of_seeds_are_said(script):
-    rows = results(script)
-    assert script.about(rows) == "64,000 images seen by each run, 3 seeds"
-    fewer = [one for one in rows if (one["method"], one["batch"], one["seed"]) != ("roadmap", 16, 2)]
-    assert script.about(fewer) == "64,000 images seen by each run, 2 to 3 seeds"
-
-
 def test_the_figure_shows_what_is_there(script, tmp_path):
     rows = results(script)
     script.draw_images(rows, tmp_path / "all.png")
     script.draw_images([one for one in rows if one["seed"] == 0 and one["study"] != "sizes"], tmp_path / "few.png")
     script.draw_images([one for one in rows if one["study"] != "images"], tmp_path / "sizes.png")
     assert all(matplotlib.image.imread(tmp_path / name).shape[1] > 1000 for name in ("all.png", "few.png", "sizes.png"))
-
-
-def test_only_what_is_between_the_markers_of_a_page_is_written(script):
-    page = "a\n\n<!-- begin images -->\nold\n<!-- end images -->\n\nb <!-- begin rates -->\n<!-- end rates -->\n"
-    written = script.rewrite(page, {"images": "| new |\n", "rates": "| r |\n", "sizes": "unused\n"})
-    assert written == page.replace("old", "| new |").replace("<!-- begin rates -->\n", "<!-- begin rates -->\n| r |\n")
 
 
 def test_the_page_shows_the_runs_of_the_results_file(monkeypatch):

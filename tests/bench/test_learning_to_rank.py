@@ -66,9 +66,3 @@ def test_a_missing_peer_is_skipped_with_a_line_that_says_how_to_install_it(scrip
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert lines[0] == "LibAUC is skipped: pip install --no-deps --target DIR libauc, and give --peers DIR"
-
-
-def test_a_loss_without_a_result_has_its_note_in_the_table(script):
-    one = script["ScoreMeasurement"]("neuralNDCG", "allRank", 128, 1024, note="out of memory")
-    run = script["LearningToRankRun"].here([one], command="python", device=CPU)
-    assert "| allRank: neuralNDCG | out of memory |  |  |  |" in run.markdown()

@@ -67,12 +67,6 @@ def test_a_case_out_of_memory_is_skipped_at_larger_sizes_and_the_others_go_on(mo
     assert [measurement.note for measurement in found] == ["out of memory", "skipped: out of memory at 16"] * 2
 
 
-def test_a_missing_package_is_named_at_every_size(monkeypatch):
-    answering(monkeypatch, at_16={"note": "not installed: peer"})
-    found = list(measure_losses(plan_losses([16, 32], names=["SupAP"]), SETTINGS))
-    assert [measurement.note for measurement in found] == ["not installed: peer"] * 2
-
-
 def test_limits_within_batches_do_not_skip_the_memory(monkeypatch):
     answering(monkeypatch, at_16={"seconds": 12.0}, at_96={"seconds": 0.1})
     found = list(measure_losses(plan_losses([16], memory=96, queries=16, names=["SupAP", "SmoothAP"]), SETTINGS))

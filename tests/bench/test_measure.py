@@ -13,28 +13,45 @@ def invoke(*arguments, verb="losses"):
     return CliRunner().invoke(app, [verb, *map(str, arguments)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 
 
-def test_help_lists_the_options():
-    result = invoke("--help")
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("losses", "--batch --loss --device --repeats --seconds --max-memory --memory --queries --out"),
+        ("evaluation", "--case --items --queries --evaluator --device --threads --quick --out"),
+    ],
+)
+def test_help_lists_the_options(verb, options):
+    result = invoke("--help", verb=verb)
     assert result.exit_code == 0
-    for option in ("--batch", "--loss", "--device", "--repeats", "--seconds", "--max-memory", "--memory", "--queries", "--out"):
+    for option in options.split():
         assert option in result.output
 
 
+LOSSES = [
+    (("--batch", 10), "batch=10 must be a positive multiple of 4"),
+    (("--batch", "many"), "--batch"),
+    (("--loss", "SupMAP"), "there is no 'SupMAP'; choose from similarity product, SupAP"),
+    (("--device", "abacus"), "'abacus' is not a device"),
+    (("--device", "cuda:99"), "'cuda:99' cannot be measured"),
+    (("--repeats", 0), "--repeats"),
+    (("--memory", 48, "--queries", 6), "queries=6 must be a positive multiple of 4; "),
+    (("--memory", 48, "--loss", "SmoothAP"), "none of these losses can rank against a memory"),
+]
+EVALUATION = [
+    (("--case", "flickr"), "there is no 'flickr'; choose from sop, inat, gldv2, million."),
+    (("--evaluator", "ranx"), "there is no 'ranx'; choose from similarity product alone, faiss, suprank"),
+    (("--case", "sop", "--items", 70_000), "items=70000 must be from 2 to 60502, which is all of sop; try 60502."),
+    (("--threads", 0), "--threads"),
+    (("--device", "abacus"), "'abacus' is not a device"),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--batch", 10), "batch=10 must be a positive multiple of 4"),
-        (("--batch", "many"), "--batch"),
-        (("--loss", "SupMAP"), "there is no 'SupMAP'; choose from similarity product, SupAP"),
-        (("--device", "abacus"), "'abacus' is not a device"),
-        (("--device", "cuda:99"), "'cuda:99' cannot be measured"),
-        (("--repeats", 0), "--repeats"),
-        (("--memory", 48, "--queries", 6), "queries=6 must be a positive multiple of 4; "),
-        (("--memory", 48, "--loss", "SmoothAP"), "none of these losses can rank against a memory"),
-    ],
+    ("verb", "arguments", "message"),
+    [*(("losses", *one) for one in LOSSES), *(("evaluation", *one) for one in EVALUATION)],
 )
-def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
-    result = invoke("--device", "cpu", *arguments)
+def test_bad_arguments_exit_with_2_and_say_why(verb, arguments, message):
+    result = invoke("--device", "cpu", *arguments, verb=verb)
     assert result.exit_code == 2
     assert message.removesuffix("; ") in " ".join(result.output.replace("│", " ").split())
 
@@ -127,30 +144,6 @@ def test_render_draws_a_saved_run(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["losses.json", "losses.md", "losses.png"]
 
 
-def test_the_help_of_evaluation_lists_the_options():
-    result = invoke("--help", verb="evaluation")
-    assert result.exit_code == 0
-    for option in ("--case", "--items", "--queries", "--evaluator", "--device", "--threads", "--quick", "--out"):
-        assert option in result.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--case", "flickr"), "there is no 'flickr'; choose from sop, inat, gldv2, million."),
-        (("--evaluator", "ranx"), "there is no 'ranx'; choose from similarity product alone, faiss, suprank"),
-        (("--case", "sop", "--items", 70_000), "items=70000 must be from 2 to 60502, which is all of sop; try 60502."),
-        (("--queries", 0), "queries=0 must be at least 1"),
-        (("--threads", 0), "--threads"),
-        (("--device", "abacus"), "'abacus' is not a device"),
-    ],
-)
-def test_bad_arguments_of_evaluation_exit_with_2_and_say_why(arguments, message):
-    result = invoke("--device", "cpu", *arguments, verb="evaluation")
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
-
-
 @pytest.mark.usefixtures("in_this_process")
 def test_a_tiny_evaluation_prints_tables_and_writes_three_files_that_render_again(tmp_path):
     pytest.importorskip("matplotlib")
@@ -196,19 +189,3 @@ def test_sizes_are_those_asked_for_or_the_collections_own(arguments, sizes, monk
     assert result.exit_code == 0, result.output
     assert list(dict.fromkeys(collection.size for _, collection in planned)) == sizes
     assert len(planned) == len(sizes) * len(EVALUATORS)
-
-
-def test_ctrl_c_keeps_what_was_evaluated(tmp_path, monkeypatch):
-    import bench
-
-    def interrupted(planned, settings, *, on_start):
-        evaluator, collection = planned[0]
-        on_start(evaluator, collection)
-        yield bench.evaluation_benchmark.empty_measurement(evaluator, collection, "not installed: numpy")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(bench, "measure_evaluation", interrupted)
-    result = invoke("--device", "cpu", "--quick", "--out", tmp_path, verb="evaluation")
-    assert result.exit_code == 130
-    (found,) = EvaluationBenchmarkRun.load(tmp_path / "evaluation.json").measurements
-    assert (found.evaluator, found.note) == (next(iter(EVALUATORS)), "not installed: numpy")

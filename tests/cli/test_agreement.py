@@ -12,9 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
+from suprank import open_data
 from suprank.data import Manifest
 from suprank.embedding import ImageLoaderSettings
-from suprank.evaluation import Report
+from suprank.evaluation import Report, evaluate
 from suprank.evaluation.provenance import Provenance
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
@@ -26,7 +27,7 @@ from suprank.training.recipe_files import recipes_folder
 from suprank.training.seeds import derive_seed
 from suprank.training.validation import Validator
 from suprank.workflows.embeddings import embed
-from suprank.workflows.run_embeddings import image_embedder, load_run_model, open_source
+from suprank.workflows.run_embeddings import image_embedder, load_run_model
 from tests.cli.collection import done, refused
 from tests.models import tiny
 from tests.training import runs
@@ -79,13 +80,13 @@ def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading
     assert dict(Report.load(tmp_path / "r.json")) == dict(expected)
     done("evaluate", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
     assert dict(Report.load(tmp_path / "run.json")) == dict(expected), "levels and decay are the recipe's"
-    assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert evaluate(open_data(run, device="cpu"), metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run, "bf16")
-    source = open_source(run, device="cpu")
+    source = open_data(run, device="cpu")
     picture = Image.open(photos.parent / source.queries.manifest.paths[3].as_py())
     found = image_embedder(partial(load_run_model, run), "cpu")(picture)
     np.testing.assert_allclose(found, source.queries.embeddings[3], atol=1e-6)
@@ -116,7 +117,7 @@ def test_an_embedder_to_start_from_is_saved_with_the_reading_of_the_recipe(tmp_p
     expected = trained(photos, tmp_path / "run", model=model)
     saved = Embedder.load(tmp_path / "run" / "model")
     assert (saved.input.size, saved.input.resize) == ((24, 24), 31)
-    assert open_source(tmp_path / "run", device="cpu").evaluate(metrics=["AP"])["AP"] == expected["AP"]
+    assert evaluate(open_data(tmp_path / "run", device="cpu"), metrics=["AP"])["AP"] == expected["AP"]
 
 
 def test_options_that_read_otherwise_are_named(tmp_path, photos):
@@ -164,7 +165,7 @@ def test_a_size_can_be_given_for_a_network_that_is_not_square():
 def test_embeddings_stay_until_those_of_another_model_are_whole(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run)
-    before = np.array(open_source(run, device="cpu").queries.embeddings)
+    before = open_data(run, device="cpu").queries.embeddings[:]
     config = Embedder.load(run / "model").config
     tiny.embedder(seed=1, **config.model_dump(exclude={"backbone"})).save(run / "model")
     later = time.time() + 10
@@ -174,12 +175,12 @@ def test_embeddings_stay_until_those_of_another_model_are_whole(tmp_path, photos
         image.rename(photos.parent / "gone" / image.name)
     try:
         with pytest.raises(FileNotFoundError):
-            open_source(run, device="cpu")
+            open_data(run, device="cpu")
         assert (np.load(run / "embeddings" / "test" / "embeddings.npy") == before).all()
     finally:
         for image in (photos.parent / "gone").iterdir():
             image.rename(photos.parent / image.name)
-    assert not np.allclose(open_source(run, device="cpu").queries.embeddings, before)
+    assert not np.allclose(open_data(run, device="cpu").queries.embeddings[:], before)
     assert [one.name for one in run.iterdir() if one.name.startswith(".emb")] == []
 
 
@@ -188,12 +189,12 @@ def test_the_backbone_before_training_follows_the_images_of_the_run(tmp_path, ph
     whole = Manifest.read(photos)
     whole.save(manifest)
     trained(manifest, run)
-    open_source(run, device="cpu")
-    assert len(open_source(run, device="cpu", frozen=True).queries) == 32
+    open_data(run, device="cpu")
+    assert len(open_data(run, device="cpu", frozen=True).queries) == 32
     whole.take(np.arange(len(whole)) != np.flatnonzero(np.asarray(whole.table["split"]) == "test")[0]).save(manifest)
     shutil.rmtree(run / "embeddings")
-    assert len(open_source(run, device="cpu").queries) == 31
-    assert len(open_source(run, device="cpu", frozen=True).queries) == 31
+    assert len(open_data(run, device="cpu").queries) == 31
+    assert len(open_data(run, device="cpu", frozen=True).queries) == 31
 
 
 def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos):
@@ -215,14 +216,14 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     start = build_embedder(config)  # what the run began with: its projection is drawn after the backbone
     bare = tiny.embedder(**config.evaluation_input)
     bare.load_state_dict({name: value for name, value in start.state_dict().items() if not name.startswith("projection")})
-    frozen = open_source(run, device="cpu", frozen=True)
+    frozen = open_data(run, device="cpu", frozen=True)
     transform = ImageLoaderSettings.for_model(bare)
     found = transform.batches(small(photos), np.arange(4), pinned=False)
     batch = next(iter(found))
     with_torch = transform.before(bare.eval())(batch.images).detach().numpy()
     np.testing.assert_allclose(frozen.queries.embeddings[:4], with_torch, atol=1e-5)
-    assert frozen.decay == 2
-    assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert frozen.defaults.decay == 2
+    assert evaluate(open_data(run, device="cpu"), metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 @pytest.mark.slow

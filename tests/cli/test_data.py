@@ -189,7 +189,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         (("csv", "photos"), "photos has no manifest.csv"),
         (("csv", "t.csv"), "t.csv is a table; give the folder of the images, and --table t.csv"),
         (("csv", "photos", "--table", "gone.csv"), "has no gone.csv"),
-        (("csv", "photos", "--table", "t.csv"), "name the label columns with levels (--level)"),
+        (("csv", "photos", "--table", "t.csv"), "name the label columns with levels"),
         (("csv", "photos", "--table", "t.csv", "--level", "speices"), "did you mean 'species'?"),
         (("csv", "photos", "--table", "t.csv", "--level", "species"), "has no column 'path'"),
         (
@@ -198,7 +198,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         ),
         (
             ("csv", "photos", "--table", "t.csv", "--path", "file", "--level", "species", "--all", "test"),
-            "t.csv:3: 'species' is blank; fill it in, leave the row out, or give it the split distractor.",
+            "t.csv:3: species is blank; fill it in, leave the row out, or give it the split distractor.",
         ),
         (
             ("csv", "photos", "--table", "out.csv", "--path", "file", "--level", "species", "--all", "test"),

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import evaluation
+from suprank import evaluation, open_data
 from suprank.cli.main import main
 from suprank.data import ImageDataset, Manifest, eval_transform
 from suprank.embedding import collection, read_embedded
 from suprank.embedding.shards import _Stream
-from suprank.evaluation import Report
+from suprank.evaluation import Report, evaluate
+from suprank.explorer.images import unit_embeddings
 from suprank.models import Embedder
-from suprank.workflows.adaptation import AdaptInput
-from suprank.workflows.run_embeddings import open_source
+from suprank.workflows.adaptation import open_training
 from tests.cli.collection import done, photographs, refused
 from tests.models.tiny import embedder
 from tests.training.runs import two_ranks
@@ -162,13 +162,13 @@ def test_a_broken_image_is_named_with_the_way_out(folder):
     (folder / "photos/group1/class10/2.png").write_text("no image")
     output = refusal()
     assert "Invalid value: group1/class10/2.png: is not an image" in output
-    assert "--skip-broken leaves such images out" in output
+    assert "on_broken='skip' leaves such images out" in output
 
 
 def test_broken_images_can_be_left_out_of_embeddings_and_numbers(folder, caplog):
     for name in ("group1/class10/2.png", "group2/class22/3.png"):
         (folder / "photos" / name).write_text("no image")
-    embed("--skip-broken")
+    embed("--on-broken", "skip")
     assert "skipped group1/class10/2.png" in caplog.text
     result = done("evaluate", "e", "--device", "cpu")
     assert "test: 2 broken images are left out" in result.stderr
@@ -338,7 +338,7 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     (folder / "photos/group1/class10/2.png").write_text("no image")
     left = read_embedded("intact", "test").items.paths.to_pylist().index("group1/class10/2.png")
     for shard in (("--shard", "1/2"), ("--shard", "2/2"), ()):
-        embed("--skip-broken", *shard)
+        embed("--on-broken", "skip", *shard)
     whole, part = read_embedded("intact", "test"), read_embedded("e", "test")
     assert part.broken == 1
     rows = np.delete(np.asarray(whole.embeddings), left, 0)
@@ -346,17 +346,16 @@ def test_what_reads_embeddings_reads_those_without_broken_images_and_those_of_sh
     np.save("rows.npy", np.asarray(part.embeddings))
     part.items.save("rows.parquet")
 
-    source = open_source(Path("e"))
-    np.testing.assert_allclose(source.gallery.unit_embeddings([7, 3]), rows[[7, 3]], atol=1e-6)
+    data = open_data("e")
+    np.testing.assert_allclose(unit_embeddings(data.items, [7, 3]), rows[[7, 3]], atol=1e-6)
     done("evaluate", "rows.npy", "--labels", "rows.parquet", "--device", "cpu", "--out", "rows.json")
     done("evaluate", "e", "--device", "cpu", "--out", "e.json")
     found, expected = (Report.load(name).means for name in ("e.json", "rows.json"))
     assert found == pytest.approx(expected, nan_ok=True)
-    assert source.evaluate(device="cpu").means == pytest.approx(found, nan_ok=True)
-    assert searched("e") == searched("rows.npy", "--manifest", "rows.parquet") != ""
-    adapted = AdaptInput.read("e")
-    np.testing.assert_array_equal(adapted.embeddings, np.load("rows.npy"))
-    assert isinstance(adapted.embeddings, np.ndarray)
+    assert evaluate(data, device="cpu").means == pytest.approx(found, nan_ok=True)
+    assert searched("e") == searched("rows.npy", "--labels", "rows.parquet") != ""
+    training, _ = open_training("e")
+    np.testing.assert_array_equal(training.queries.embeddings[:], np.load("rows.npy"))
 
 
 def searched(source, *options):

@@ -113,7 +113,7 @@ def test_a_command_that_is_stopped_or_loses_a_worker_ends_with_all_its_processes
     if to == "worker":
         output = " ".join(result["stderr"].replace("│", " ").split())
         assert "of 2, which decodes images, was killed by SIGKILL, most likely because the machine" in output
-        assert "--workers on the command line, data.workers in a recipe" in output
+        assert "workers; data.workers in a recipe" in output
 
 
 @pytest.mark.slow

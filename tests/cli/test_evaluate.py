@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import suprank
 from suprank import evaluation
-from suprank.cli import evaluate as evaluate_command
 from suprank.cli.app import app
 from suprank.cli.main import main
 from suprank.evaluation import Report
@@ -356,7 +355,7 @@ def test_help_lists_the_options_and_shows_examples():
         (("--labels", "q.npy"), "q.npy holds float32, but labels are integers; is this a file of embeddings"),
         (("--labels", "short.csv"), "short.csv has 1 rows and embeddings (q.npy) has 4, but every embedding needs one row"),
         (("--level", "specie"), "q.csv has no column 'specie'; did you mean 'label_species'?"),
-        (("--level", "genus", "--level", "species"), "q.csv, row 1: label_genus 'corvus' stands under label_species 'crow'"),
+        (("--level", "genus", "--level", "species"), "q.csv:3: genus 'corvus' stands under species 'crow'"),
         (("--id", "imagge"), "q.csv has no column 'imagge'; did you mean 'image'?"),
         (("--metric", "AQ"), "unknown metric 'AQ'"),
         (("--metric", "AP/family"), "family"),
@@ -454,26 +453,19 @@ def test_an_earlier_report_is_read_before_anything_is_computed(monkeypatch):
 
 
 @pytest.mark.filterwarnings("always::suprank.evaluation.QueryInGalleryWarning")
-def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_the_command_line():
+def test_a_gallery_that_is_the_queries_is_said_in_one_line():
     same = ("q.npy", "--labels", "q.csv", "--gallery", "q.npy", "--gallery-labels", "q.csv", "--device", "cpu")
     result = invoke(*same, "--save-run", "run.trec")
     assert result.exit_code == 0, result.output
     output = [line for line in result.stderr.splitlines() if "warning" in line]
     assert len(output) == 1, "once, though evaluation and the rankings both see it"
     assert output[0].startswith("warning: the gallery is the queries themselves: ")
-    assert "--id" in output[0]
-    assert "leave out --gallery and --gallery-labels" in output[0]
-    assert "self_index" not in output[0]
+    assert "give ids (of files id_column)" in output[0]
     assert "warnings.warn" not in result.stderr
     assert "warning" not in invoke("q.npy", "--labels", "q.csv", "--device", "cpu").stderr
 
 
-def test_a_warning_is_printed_while_the_evaluation_is_still_being_imported(monkeypatch):
-    monkeypatch.setitem(sys.modules, "suprank.evaluation", None)
-    assert evaluate_command._warning(DeprecationWarning("numba: old")) == "numba: old"
-
-
-@pytest.mark.filterwarnings("always::suprank.evaluation.label_encoding.LabelSpellingWarning")
+@pytest.mark.filterwarnings("always::suprank.files.labels.LabelSpellingWarning")
 def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder):
     np.save(folder / "g.npy", np.load(folder / "q.npy")[::-1] + 0.01)
     count = len(np.load(folder / "q.npy"))

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from suprank import open_data
 from suprank.cli.metric_comparison import compare
-from suprank.evaluation import Report
+from suprank.evaluation import Report, evaluate
 from suprank.evaluation.quoted_metrics import table_keys
 from suprank.evaluation.report_text import short_p_value
-from suprank.explorer import Source
-from suprank.explorer.findings.query_metrics import compare_reports, evaluate_source, match_queries, reorder_queries
+from suprank.explorer.findings.query_metrics import compare_reports, reorder_queries
 from tests.cli.collection import done, invoke, refused
-from tests.explorer.runs import collection, embeddings, run
+from tests.explorer.runs import collection, embeddings, evaluated, run
 
 EVALUATE = ("evaluate", "--device", "cpu", "--quiet")
 
@@ -58,9 +58,9 @@ def compared(*arguments, file="c.csv"):
 
 def reported(one, two):
     """The rows of the table of `suprank report ONE --against TWO`."""
-    own, other = Source.read(one), Source.read(two)
-    mine, theirs = evaluate_source(own), evaluate_source(other)
-    theirs = reorder_queries(theirs, match_queries(own, other))
+    own, other = open_data(one), open_data(two)
+    mine, theirs = evaluated(own), evaluated(other)
+    theirs = reorder_queries(theirs, own.match(other))
     return compare_reports(mine, theirs, table_keys([mine, theirs]))
 
 
@@ -105,11 +105,11 @@ def test_both_sides_have_the_settings_of_the_first(tmp_path):
     recipe = tmp_path / "decayed" / "recipe.toml"
     recipe.write_text(f"{recipe.read_text()}\n[evaluation]\ndecay = 3.0\nks = [1, 2]\n")
     found, result = compared(tmp_path / "decayed", "--against", "two")
-    assert found["H-AP"]["other"] == pytest.approx(Source.read("two").evaluate(decay=3.0, metrics=["H-AP"])["H-AP"])
+    assert found["H-AP"]["other"] == pytest.approx(evaluate(open_data("two"), decay=3.0, metrics=["H-AP"])["H-AP"])
     assert "R@2/class" in found
     assert "warning" not in result.stderr
     given, _ = compared("one", "--against", "two", "--decay", 2, "--k", 4, "--weight", "class=1")
-    assert given["H-AP"]["other"] == pytest.approx(Source.read("two").evaluate(decay=2.0, metrics=["H-AP"])["H-AP"])
+    assert given["H-AP"]["other"] == pytest.approx(evaluate(open_data("two"), decay=2.0, metrics=["H-AP"])["H-AP"])
     assert [key for key in given if key.startswith("R@")] == ["R@4/class", "R@4/group"]
 
 
@@ -137,7 +137,7 @@ def test_two_files_with_the_same_labels_are_compared_by_row_and_tested_by_class_
 def test_levels_of_one_side_only_are_left_out_and_named():
     found, result = compared("one", "--against", "flat")
     assert list(found) == ["R@1", "R@10", "mAP@R", "AP", "NDCG", "ASI"]
-    expected = Source.read("one").with_levels(["class"]).evaluate(metrics=["NDCG"])["NDCG"]
+    expected = evaluate(open_data("one").at_levels(["class"]), metrics=["NDCG"])["NDCG"]
     assert found["NDCG"]["own"] == pytest.approx(expected)
     assert "levels left out: group (one only)" in result.stdout
     assert "levels left out" not in done(*EVALUATE, "flat", "--against", "one", "--level", "class").stdout
@@ -206,7 +206,7 @@ The test finds no measurable difference between one and two on R@1, AP and H-AP;
 one is better on mAP@R/class and ASI. Measured on 9 classes (unit: class).
 Metrics with coarser levels are about these 3 classes of group, not about new
 ones. Two trained models, one training each: another training of the same recipe
-may differ; compare with --seeds 3.
+may differ; compare several seeds of each.
 """
 
 
@@ -244,7 +244,7 @@ def test_what_cannot_be_compared_is_refused_with_the_way_out(root, arguments, me
         (root / "q.csv").write_text("label\na\na\nb\nb\n")
         np.save(root / "q.npy", np.eye(4, dtype=np.float32))
         np.save(root / "long.npy", np.eye(5, dtype=np.float32))
-        one = Source.read("one").queries.manifest
+        one = open_data("one").queries.manifest
         columns = {name: one.table[name].to_pylist() for name in ("path", "split", "label_group")}
         embeddings(root / "coarse", type(one).from_columns(columns, root=one.root))
     assert message in refused(*EVALUATE, *arguments)
@@ -266,7 +266,7 @@ def test_the_metrics_that_are_named_are_compared_and_no_others():
 
 
 def test_every_metric_is_compared_once():
-    one, two = (Source.read(name).evaluate(per_query=True) for name in ("one", "one"))
+    one, two = (evaluate(open_data(name), per_query=True) for name in ("one", "one"))
     comparison = compare(one, two, every_metric=True)
     shown = [row.metric for row in comparison]
     assert {"R@1/class", "AP/overall", "ASI", "ASI/class"} <= set(shown)

@@ -95,7 +95,7 @@ def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folde
     assert "same " in page
     assert "<script>alert" not in client.get("/tree").text
     assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
-    assert "run has neither a folder “model” nor “best”; start again with --model" in page
+    assert "run has neither a folder “model” nor “best”; name the model that embedded it with model" in page
     assert "run is shown without group, which the other run does not have" in output
     assert "in common" not in output
     assert "e and run have no image in common, so only an uploaded image is searched in both." in explored("e", run)[1]
@@ -104,9 +104,9 @@ def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folde
 
 def test_embeddings_in_a_file_with_their_manifest(folder, explored):
     np.save("v.npy", np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32))
-    page = explored("v.npy", "--manifest", "m.parquet")[0].get("/").text
+    page = explored("v.npy", "--labels", "m.parquet")[0].get("/").text
     assert "exact search among 36 images, 5 dimensions" in page
-    assert "v.npy has embeddings, but no model; start again with --model" in page
+    assert "v has embeddings, but no model; name the model that embedded it with model" in page
 
 
 def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored):
@@ -114,7 +114,7 @@ def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored)
     form = {"image": "a/gallery/3", "tag": "blurry"}
     for arguments, file in (
         (("e", "e2"), "e/tags.csv"),
-        (("v.npy", "--manifest", "m.parquet"), "v.tags.csv"),
+        (("v.npy", "--labels", "m.parquet"), "v.tags.csv"),
         (("e", "--tags", "mine.csv"), "mine.csv"),
     ):
         client, _ = explored(*arguments)
@@ -148,20 +148,20 @@ def test_a_large_gallery_is_indexed_once_beside_its_embeddings(folder, explored,
 
 
 def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
-    assert "there is no folder nowhere" in refused("explore", "nowhere", "--port", 0)
+    assert "there is no nowhere" in refused("explore", "nowhere", "--port", 0)
     (folder / "empty").mkdir()
-    assert "neither a folder of `suprank train`" in refused("explore", "empty", "--port", 0)
+    assert "empty has no embeddings; name a folder of `suprank train`" in refused("explore", "empty", "--port", 0)
     assert "Missing argument" in refused("explore")
     assert "3 runs are given" in refused("explore", "e", "e", "e")
     np.save("few.npy", np.zeros((3, 2), np.float32))
-    assert "give one with --manifest" in refused("explore", "few.npy", "--port", 0)
-    assert "a folder has its own manifest" in refused("explore", "e", "--manifest", "m.parquet", "--port", 0)
-    assert "manifest of 36 rows" in refused("explore", "few.npy", "--manifest", "m.parquet", "--port", 0)
-    assert "m.parquet is not a .npy file" in refused("explore", "m.parquet", "--port", 0)
+    assert "give the manifest of the rows as labels" in refused("explore", "few.npy", "--port", 0)
+    assert "a folder has its own" in refused("explore", "e", "--labels", "m.parquet", "--port", 0)
+    assert "m.parquet has 36 rows" in refused("explore", "few.npy", "--labels", "m.parquet", "--port", 0)
+    assert "The images of a manifest are embedded by `suprank embed`" in refused("explore", "m.parquet", "--port", 0)
     assert "e2 is not the folder of a model" in refused("explore", "e", "--model", "e2", "--port", 0)
     (folder / "trained").mkdir()
     (folder / "trained" / "model").symlink_to(folder / "model")
-    assert "give --model trained/model." in " ".join(refused("explore", "e", "--model", "trained", "--port", 0).split())
+    assert "or the run that trained it." in " ".join(refused("explore", "e", "--model", "trained", "--port", 0).split())
 
 
 def test_a_port_that_is_taken_is_found_out_first(folder):

@@ -17,6 +17,7 @@ from suprank.data import Manifest
 from suprank.embedding import read_embedded
 from suprank.evaluation import Report
 from suprank.evaluation.provenance import Provenance
+from suprank.explorer.images import read_picture
 from suprank.explorer.report.header import header
 from suprank.models import Embedder, Head
 from suprank.workflows.explorers import open_explorer
@@ -361,10 +362,10 @@ def test_items_and_queries_go_through_the_same_head():
 def test_an_uploaded_image_goes_through_model_and_head():
     explorer = open_explorer(["before", "before"], model="model", device="cpu", head="head")
     ours, plain = explorer.runs
-    assert (ours.source.name, plain.source.name) == ("before with head", "before")
-    np.testing.assert_allclose(ours.source.gallery.embeddings, np.load("after/test/embeddings.npy"), atol=1e-6)
-    assert plain.source.gallery.dim == 8
-    picture = ours.source.gallery.picture(5)
+    assert (ours.data.name, plain.data.name) == ("before with head", "before")
+    np.testing.assert_allclose(ours.data.items.embeddings, np.load("after/test/embeddings.npy"), atol=1e-6)
+    assert plain.data.items.embeddings.dim == 8
+    picture = read_picture(ours.data.items, 5)
     expected = embedder(dim=8).with_head(head(8, 6))
     expected.save("adapted")
     uploaded = ours.embed(picture)
@@ -381,8 +382,8 @@ def test_an_uploaded_image_goes_through_model_and_head():
 def test_an_uploaded_image_is_read_as_the_gallery_was_and_embedded_by_no_other_model():
     embedder(dim=8, seed=1).save("other-model")
     run = open_explorer(["before"], model="model", device="cpu").runs[0]
-    picture = run.source.gallery.picture(5)
-    np.testing.assert_allclose(run.embed(picture), run.source.gallery.embeddings[5], atol=1e-5)
+    picture = read_picture(run.data.items, 5)
+    np.testing.assert_allclose(run.embed(picture), run.data.items.embeddings[5], atol=1e-5)
     with pytest.raises(ValueError, match="the gallery and the model other-model cannot be compared: model "):
         open_explorer(["before"], model="other-model", device="cpu").runs[0].embed(picture)
 
@@ -396,9 +397,9 @@ def test_the_index_of_a_large_gallery_is_kept_for_each_head(folder, monkeypatch)
 
 def test_a_report_page_is_of_the_embeddings_before_and_after_a_head(monkeypatch):
     shown = []
-    monkeypatch.setattr("suprank.explorer.report.report_page", lambda *sources, **options: shown.extend(sources) or "page")
+    monkeypatch.setattr("suprank.explorer.report.report_page", lambda *data, **options: shown.extend(data) or "page")
     done("report", "before", "--head", "head", "--against", "before", "--out", "r.html", "--device", "cpu")
-    assert [(source.name, source.queries.dim) for source in shown] == [("before with head", 6), ("before", 8)]
+    assert [(data.name, data.queries.embeddings.dim) for data in shown] == [("before with head", 6), ("before", 8)]
     np.testing.assert_allclose(shown[0].queries.embeddings, np.load("after/test/embeddings.npy"), atol=1e-6)
     column = next(column for column in header(shown).columns if column.name == "Head")
     assert (column.values, column.differs) == ((Head.load("head").fingerprint()[:12], "none"), False)

@@ -202,6 +202,8 @@ def test_a_saved_model_has_the_metrics_of_its_own_embeddings_and_of_no_others(co
     assert "own.json and the model to push cannot be compared: model " in refused(
         "models", "push", "other", "org/b", "--report", "own.json"
     )
+    done("embed", model, manifest, "--root", collection / "data", "--out", "large", "--size", 48, "--device", "cpu", "--quiet")
+    assert "image size 48 against 32" in refused("models", "push", model, "org/b", "--report", "large")
     embedder("test_vit", dim=8, **IMAGES).save("vit")
     message = refused("models", "push", "vit", "org/b", "--report", "own.json")
     assert "backbone test_resnet against test_vit" in message

@@ -7,6 +7,7 @@ import pytest
 
 import suprank
 from suprank.data import Manifest
+from suprank.data.importers.table import read
 from suprank.training.loop import train
 from tests.cli.collection import done, invoke, refused
 from tests.training.runs import pictures, recipe
@@ -16,7 +17,8 @@ RANK_LOSS = {"name": "sup-ap"}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The working folder: sets.csv has eight things of two kinds, and every third image shows the next thing too."""
+    """The working folder: sets.csv has eight things of two kinds, and every third image shows the next thing too; sets.parquet
+    is what it is imported as."""
     monkeypatch.chdir(tmp_path)
     manifest = Manifest.read(pictures(tmp_path / "photos"))
     numbers = [int(name[1]) for name in manifest.table["label_fine"].to_pylist()]
@@ -27,11 +29,16 @@ def folder(tmp_path, monkeypatch):
         kinds = sorted({f"k{thing // 4}" for thing in things})
         lines.append(f"{path},{split},{'|'.join(f't{thing}' for thing in things)},{'|'.join(kinds)}")
     Path("sets.csv").write_text("\n".join(lines) + "\n")
+    save_sets()
     return tmp_path
 
 
+def save_sets():
+    read(Path("photos"), table="sets.csv", label_separator="|")[""].save("sets.parquet")
+
+
 def settings(**tables):
-    data = {"manifest": "sets.csv", "root": "photos", "workers": 0, "label_separator": "|"}
+    data = {"manifest": "sets.parquet", "workers": 0}
     run = {"run": {"epochs": 1}, "evaluation": {"metrics": ("R@1", "AP", "AP/kind", "H-AP"), "every": 1}, "loss": RANK_LOSS}
     return recipe("", data=data, **run | tables)
 
@@ -44,25 +51,13 @@ def test_a_run_trains_evaluates_and_embeds_to_the_same_digits():
     assert f"the explorer page {needs}" in refused("explore", "runs/sets", "--device", "cpu")
     assert not Path("runs/sets/embeddings").exists()
     assert suprank.evaluate("runs/sets", metrics=list(values), device="cpu").means == values
-    done(
-        "embed",
-        "runs/sets/model",
-        "sets.csv",
-        "--root",
-        "photos",
-        "--label-separator",
-        "|",
-        "--out",
-        "embedded",
-        "--device",
-        "cpu",
-    )
+    done("embed", "runs/sets/model", "sets.parquet", "--out", "embedded", "--device", "cpu")
     done("evaluate", "embedded", "--device", "cpu", "--out", "r.json")
     report = suprank.evaluation.Report.load("r.json")
     assert {key: report[key] for key in values} == values
     items = Manifest.read("embedded/test/items.parquet")
     assert items.names["thing"] == tuple(f"t{number}" for number in range(8))
-    assert items.labels.tolist() == Manifest.read("sets.csv", label_separator="|", root="photos").split("test").labels.tolist()
+    assert items.labels.tolist() == Manifest.read("sets.parquet").split("test").labels.tolist()
     files = ("evaluate", "embedded/test/embeddings.npy", "--device", "cpu", "--out", "files.json")
     done(*files, "--labels", "embedded/test/items.parquet")
     assert suprank.evaluation.Report.load("files.json").means == report.means
@@ -72,7 +67,8 @@ def test_a_run_trains_evaluates_and_embeds_to_the_same_digits():
 def test_a_level_of_one_label_an_image_trains_with_proxies():
     rows = [line.split(",") for line in Path("sets.csv").read_text().splitlines()]
     Path("sets.csv").write_text("\n".join(",".join([*row[:3], row[3].partition("|")[0]]) for row in rows) + "\n")
-    data = {"manifest": "sets.csv", "root": "photos", "workers": 0, "label_separator": "|", "levels": ("kind",)}
+    save_sets()
+    data = {"manifest": "sets.parquet", "workers": 0, "levels": ("kind",)}
     run = {"run": {"epochs": 1}, "evaluation": {"metrics": ("AP",), "every": 1}, "batch": {"size": 16, "images_per_class": 8}}
     assert np.isfinite(train(recipe("", data=data, loss={"name": "nsm"}, **run), "runs/kind").reports["test"]["AP"])
 
@@ -98,7 +94,7 @@ def test_recipes_that_need_one_label_name_the_key_to_change(tables, message):
 def test_an_imported_table_knows_its_sets():
     done("data", "import", "csv", "photos", "--table", "sets.csv", "--label-separator", "|", "--out", "m.csv")
     again = Manifest.read("m.csv")
-    assert again.labels.tolist() == Manifest.read("sets.csv", root="photos", label_separator="|").labels.tolist()
+    assert again.labels.tolist() == Manifest.read("sets.parquet").labels.tolist()
     output = done("data", "check", "m.csv", "-q").stdout
     assert "images with several labels: 24 thing, 6 kind" in output
     assert "thing classes: 8 train, 8 test; 8 of train's in evaluation" in output
@@ -110,13 +106,12 @@ def test_an_imported_table_knows_its_sets():
     bad = Path("sets.csv").read_text().replace("t0|t1", "t0||t1", 1)
     Path("bad.csv").write_text(bad)
     command = ("data", "import", "csv", "photos", "--table", "bad.csv", "--label-separator", "|", "--out", "n.csv")
-    assert "bad.csv:2: there is a blank among the labels of 'label_thing'" in refused(*command)
-    done("data", "check", "sets.csv", "--root", "photos", "-q", "--label-separator", "|")
-    assert "label_separator=' ' must be a character" in refused("data", "check", "sets.csv", "--label-separator", " ")
+    assert "bad.csv:2: there is a blank among the labels of thing" in refused(*command)
+    assert "label_separator=' ' must be a character" in refused(*command[:-3], " ", "--out", "n.csv")
 
 
 def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
-    manifest = Manifest.read("sets.csv", root="photos", label_separator="|")
+    manifest = Manifest.read("sets.parquet")
     np.save("e.npy", np.random.default_rng(0).normal(size=(len(manifest), 4)).astype(np.float32))
     np.save("labels.npy", manifest.labels)
     manifest.save("labels.parquet")
@@ -142,10 +137,10 @@ def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["a||b,k"], "bad.csv, row 0: there is a blank among the labels of 'label_x'"),
-        (["1|-3,k"], "bad.csv, row 0: label_x is -3, but numbers of classes are 0 or more"),
-        (["a|b,", "a,k"], "bad.csv, row 0: there is a label in label_x, but none in label_y"),
-        (["a|b,k", "a,m"], "bad.csv, row 0: label_x 'a' has no parent, because its 2 rows have no label_y in common"),
+        (["a||b,k"], "bad.csv:2: there is a blank among the labels of x"),
+        (["1|-3,k"], "bad.csv:2: x is -3, but classes are numbered from 0"),
+        (["a|b,", "a,k"], "bad.csv:2: there is a label of x, but none of y"),
+        (["a|b,k", "a,m"], "bad.csv:2: x 'a' has no parent, because its 2 rows have no y in common"),
     ],
 )
 def test_label_files_that_are_no_sets_are_refused(rows, message):
@@ -160,17 +155,16 @@ def test_a_blank_between_several_labels_is_to_be_filled_in():
     Path("gap.csv").write_text("path,split,label_a,label_b,label_c\n0-0.png,train,x|y,,z\n")
     message = "fill it in: with several labels for an image there are no placeholders"
     gap = ("--label-separator", "|")
-    assert message in refused("data", "check", "gap.csv", "--root", "photos", *gap)
     assert message in refused("data", "import", "csv", "photos", "--table", "gap.csv", "--out", "m.csv", *gap)
 
 
 def test_what_shows_classes_says_that_it_needs_one_label():
-    manifest = Manifest.read("sets.csv", root="photos", label_separator="|")
+    manifest = Manifest.read("sets.parquet")
     manifest.save("m.parquet")
     np.save("e.npy", np.random.default_rng(0).normal(size=(len(manifest), 4)).astype(np.float32))
     needs = "needs one label for an image at each level, but images have several thing; measure it with `suprank evaluate`"
-    assert f"the explorer page of e {needs}" in refused("explore", "e.npy", "--manifest", "m.parquet", "--port", "0")
-    assert "a search needs one label" in refused("search", "e.npy", "--manifest", "m.parquet", "--queries", "e.npy")
+    assert f"the explorer page of e {needs}" in refused("explore", "e.npy", "--labels", "m.parquet", "--port", "0")
+    assert "a search of e needs one label" in refused("search", "e.npy", "--labels", "m.parquet", "--queries", "e.npy")
     assert "`suprank hierarchy lint` needs one label" in invoke("hierarchy", "lint", "m.parquet").output
     filled = refused("evaluate", "e.npy", "--labels", "m.parquet", "--fill-gaps", "--device", "cpu")
-    assert "m.parquet: fill_gaps needs one label in a row at each level" in filled
+    assert "fill_gaps needs one label in a row at each level" in filled

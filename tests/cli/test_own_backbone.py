@@ -61,7 +61,7 @@ def test_a_run_is_evaluated_with_its_code_only_if_it_is_trusted(manifest, caplog
     for command in (["evaluate", "run"], ["report", "run"], ["embed", "run/model", str(manifest), "--out", "e"]):
         reason = refused(*command)
         assert "its backbone is mine.py:build, and loading it runs" in reason
-        assert "if you trust it, add --trust-code" in reason
+        assert "if you trust it, say so with trust_code=True" in reason
     with pytest.raises(UntrustedCodeError):
         suprank.evaluate("run", frozen=True)
     trusted = done("evaluate", "run", "--trust-code", "--against-frozen", "--metric", "R@1", "--device", "cpu").stdout

@@ -89,7 +89,7 @@ def test_the_code_of_a_strangers_recipe_is_not_run_without_consent():
     ):
         reason = refused(*command)
         assert f"its loss is mine.py:MyLoss, and loading it runs {Path('mine.py').absolute()} (SHA-256 " in reason
-        assert "add --trust-code" in reason
+        assert "trust_code=True" in reason
         assert not Path("was-run").exists()
         assert not Path("out").exists()
     done("train", "roadmap.toml", "loss=", "loss.name=mine.py:MyLoss", "--dry-run")

@@ -71,12 +71,12 @@ def test_wrong_arguments_are_refused_with_the_rule_and_the_way_out(folder, tmp_p
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for arguments, message in (
-        ((folder / "gone",), "there is no folder"),
-        ((tmp_path / "empty",), "is neither a folder of `suprank train`, which has a recipe.toml, nor one of `suprank embed`"),
-        ((one, "--against", folder / "gone"), "there is no folder"),
+        ((folder / "gone",), "there is no"),
+        ((tmp_path / "empty",), "empty has no embeddings; name a folder of `suprank train` or `suprank embed`"),
+        ((one, "--against", folder / "gone"), "there is no"),
         ((one, "--against", folder / "other"), "have different queries"),
         ((one, "--test", "wild"), "has no test set 'wild'; choose from test."),
-        ((folder / "embedded", "--test", "wild"), "leave out the name 'wild'"),
+        ((folder / "embedded", "--test", "wild"), "leave out test and frozen"),
         ((one, "--out", tmp_path), "is a folder; name a file in it."),
         ((one, "--out", tmp_path / "file" / "page.html"), "the folder cannot be made"),
         ((one, "--queries", 0), "--queries"),
@@ -89,7 +89,7 @@ def test_wrong_arguments_are_refused_with_the_rule_and_the_way_out(folder, tmp_p
 
 def test_a_missing_package_is_found_out_before_any_work(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("suprank.workflows.reports.find_spec", lambda name: None)
-    monkeypatch.setattr("suprank.workflows.run_embeddings.open_source", lambda *_: pytest.fail("embedded before"))
+    monkeypatch.setattr("suprank.workflows.opening.open_data", lambda *_: pytest.fail("embedded before"))
     with pytest.raises(ModuleNotFoundError, match="openTSNE") as missing:
         suprank.report(folder / "one", out=tmp_path / "page.html")
     assert missing.value.name == "openTSNE"  # for `main`, which names the extra

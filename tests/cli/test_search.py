@@ -134,7 +134,7 @@ def test_labels_and_paths_are_printed_as_they_are_written(folder):
     (folder / "größe").mkdir()
     np.save("größe/v.npy", np.eye(3, 8, dtype=np.float32))
     (folder / "n.csv").write_text('path,split,label_Art\nä/鳥.jpg,test,Häher\n<b>.jpg,test,"a""b"\nc.jpg,test,x=y\n', "utf-8")
-    items = ("größe/v.npy", "--manifest", "n.csv", "--queries", "größe/v.npy", "--k", 1)
+    items = ("größe/v.npy", "--labels", "n.csv", "--queries", "größe/v.npy", "--k", 1)
     result = done("search", *items)
     assert '"path": "ä/鳥.jpg"' in result.stdout
     assert [json.loads(line)["labels"]["Art"] for line in result.stdout.splitlines()] == ["Häher", 'a"b', "x=y"]
@@ -174,14 +174,14 @@ def test_where_names_that_no_item_has_are_refused_with_near_ones():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("none", "--queries", "v.npy"), "there is no none; give a folder"),
-        (("photos", "--queries", "v.npy"), "photos is neither a folder of `suprank train`"),
+        (("none", "--queries", "v.npy"), "there is no none; name a folder"),
+        (("photos", "--queries", "v.npy"), "photos has no embeddings; name a folder of `suprank train`"),
         (
             ("e", "--queries", "e/test/embeddings.npy", "--kind", "lsh"),
             "there is no index kind 'lsh'; choose from auto, exact, ivf, hnsw.",
         ),
-        (("e", "--queries", "v.npy", "--manifest", "m.parquet"), "leave the manifest out"),
-        (("v.npy", "--queries", "v.npy", "--manifest", "m.parquet"), "36 rows for 2 embeddings"),
+        (("e", "--queries", "v.npy", "--labels", "m.parquet"), "e is a folder, which has its own labels"),
+        (("v.npy", "--queries", "v.npy", "--labels", "m.parquet"), "m.parquet has 36 rows and embeddings (v.npy) has 2"),
         (("v.npy", "--queries", "v.npy", "--where", "class=x"), "v.npy has no labels to filter by"),
         (("e", "--queries", "e/test/embeddings.npy", "--recall", "95"), "recall=95.0"),
         (("e",), "give what to search for, either images or queries"),

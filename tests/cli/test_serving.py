@@ -52,7 +52,7 @@ def interrupted(process):
 
 
 COMMANDS = {
-    "explore": ("explore", "many.npy", "--manifest", "many.parquet"),
+    "explore": ("explore", "many.npy", "--labels", "many.parquet"),
     "hierarchy review": ("hierarchy", "review", "project", "--annotator", "anna"),
 }
 

@@ -28,7 +28,7 @@ def test_an_error_says_the_same_in_a_worker_process_as_in_this_one(reading):
     with pytest.raises(typer.BadParameter) as refusal, terminal.plain_errors("less"):
         reading()
     assert refusal.value.message == (
-        "a/b.png: is not an image.\nImage 0 under photos; --skip-broken leaves such images out and counts them."
+        "a/b.png: is not an image.\nImage 0 under photos; on_broken='skip' leaves such images out and counts them."
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.data import archives
+from suprank.data import archives, members
 from suprank.data.archives import Archive, UnreadableArchiveError, write_images_zip
 from suprank.data.members import Members, normalize, tar_members, zip_members
 from tests.attacks import attack
@@ -105,14 +105,14 @@ PAX = st.sampled_from([{}, {}, {"mtime": "1.5"}, {"comment": "a = b\nc"}])
 
 @settings(max_examples=40, deadline=None)
 @given(
-    members=st.lists(st.tuples(TAR_NAME, st.sampled_from(KINDS), TAR_NAME, TAR_CONTENT, PAX), min_size=1, max_size=6),
+    packed=st.lists(st.tuples(TAR_NAME, st.sampled_from(KINDS), TAR_NAME, TAR_CONTENT, PAX), min_size=1, max_size=6),
     form=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
     shared=st.sampled_from([{}, {"comment": "of all"}]),
 )
-def test_members_are_what_tarfile_reads_and_links_are_the_member_before_them(tmp_path_factory, members, form, shared):
+def test_members_are_what_tarfile_reads_and_links_are_the_member_before_them(tmp_path_factory, packed, form, shared):
     path = tmp_path_factory.mktemp("tar") / "x.tar"
     with tarfile.open(path, "w", format=form, pax_headers=shared) as archive:
-        for name, kind, target, content, pax in members:
+        for name, kind, target, content, pax in packed:
             add(archive, name, content if kind in tarfile.REGULAR_TYPES else b"", type=kind, linkname=target, pax_headers=pax)
     expected = {}
     with tarfile.open(path, encoding="utf-8", errors="surrogateescape") as theirs:
@@ -190,11 +190,18 @@ SHORT = st.text("abé", max_size=3)
 @given(st.dictionaries(SHORT, st.integers(-1, 9), max_size=9), st.lists(SHORT, max_size=9))
 def test_names_are_found_at_once_as_one_by_one(by_name, wanted):
     names = pa.array([name.encode() for name in by_name], pa.large_binary())
-    members = Members.from_names(names, np.array([[one] * 5 for one in by_name.values()], np.int64).reshape(-1, 5))
-    assert {name: members.entry(name) for name in members} == {name: (one,) * 5 for name, one in by_name.items()}
-    found = [members.name_at(index) if index >= 0 else None for index in members.find(pa.array(wanted, pa.string())).tolist()]
+    listed = Members.from_names(names, np.array([[one] * 5 for one in by_name.values()], np.int64).reshape(-1, 5))
+    assert {name: listed.entry(name) for name in listed} == {name: (one,) * 5 for name, one in by_name.items()}
+    found = [listed.name_at(index) if index >= 0 else None for index in listed.find(pa.array(wanted, pa.string())).tolist()]
     assert found == [name if name in by_name else None for name in wanted]
-    assert members.find(pa.array(members, pa.string())).tolist() == list(range(len(by_name)))
+    assert listed.find(pa.array(listed, pa.string())).tolist() == list(range(len(by_name)))
+
+
+def test_a_long_list_is_announced_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(members, "_PATIENCE", 0.0)
+    path = zipped(tmp_path / "x.zip", {f"{number}": b"" for number in range(20_000)}, zipfile.ZIP_STORED)
+    assert len(zip_members(path)[0]) == 20_000
+    assert caplog.messages == [f"{path} is being listed, 10,000 members so far; its list is cached for the next time"]
 
 
 # What is refused
@@ -207,7 +214,7 @@ def test_archives_without_random_access_are_refused_by_name(tmp_path, name):
 
 
 def test_other_archives_damaged_ones_and_absent_ones_say_so(tmp_path):
-    with pytest.raises(UnreadableArchiveError, match=r"x.rar is not a .zip, .tar, .parquet or .arrow file"):
+    with pytest.raises(UnreadableArchiveError, match=r"x.rar is not a .zip, .tar or .arrow file"):
         Archive(tmp_path / "x.rar")
     with pytest.raises(FileNotFoundError, match=r"the archive .*none.zip does not exist"):
         Archive(tmp_path / "none.zip")

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from suprank.data.class_pools import RowsByClass
 from suprank.data.class_statistics import class_statistics
-from suprank.data.columns import split_labels
 from suprank.data.duplicates import find_duplicates
 from suprank.data.manifest import Manifest
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
 from suprank.data.splits import holdout_classes
+from suprank.files.labels import LabelColumn
 
 COLUMNS = {
     "path": ["1.jpg", "2.jpg", "3.jpg", "4.jpg"],
@@ -55,7 +55,7 @@ def test_in_lists_of_numbers_minus_one_is_padding():
     padded = manifest(None, label_thing=[[3, 7], [7, -1], [-1, 3], [-1, -1]], label_kind=["k", "k", "k", ""])
     assert padded.names["thing"] == ("3", "7")
     assert padded.labels[:, 0].tolist() == [[0, 1], [1, -1], [0, -1], [-1, -1]]
-    with pytest.raises(ValueError, match="rows \\(1\\) have no label_thing"):
+    with pytest.raises(ValueError, match="row 1: thing is blank"):
         manifest(None, label_thing=[[3, 7], [-1, -1], [3], []], label_kind=["k", "k", "k", ""])
 
 
@@ -114,12 +114,12 @@ def test_lists_that_are_no_labels_need_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "separator", "message"),
     [
-        ({"label_thing": ["dog||person", "cat", "cat", ""]}, "|", "rows \\(0\\) have a blank among the labels of label_thing"),
-        ({"label_thing": [["dog", None], ["cat"], ["cat"], []]}, None, "have a blank among the labels"),
-        ({"label_thing": [[], ["cat"], ["cat"], []]}, None, "have no label_thing"),
-        ({"label_kind": ["animal", "", "animal", ""]}, "|", "have no label_kind"),
+        ({"label_thing": ["dog||person", "cat", "cat", ""]}, "|", "row 0: there is a blank among the labels of thing"),
+        ({"label_thing": [["dog", None], ["cat"], ["cat"], []]}, None, "there is a blank among the labels"),
+        ({"label_thing": [[], ["cat"], ["cat"], []]}, None, "row 0: thing is blank"),
+        ({"label_kind": ["animal", "", "animal", ""]}, "|", "there is a label of thing, but none of kind"),
         ({"label_thing": [[1.5], [2.0], [3.0], []]}, None, "must hold text"),
-        ({"label_all": ["a", "a", "a", ""], "label_kind": ["", "k", "k", ""]}, "|", "rows \\(0\\).*fill it in: with several"),
+        ({"label_all": ["a", "a", "a", ""], "label_kind": ["", "k", "k", ""]}, "|", "row 0.*fill it in: with several"),
         ({}, "", "label_separator='' must be a character"),
         ({}, " ", "label_separator=' ' must be a character"),
     ],
@@ -132,8 +132,9 @@ def test_bad_sets_are_refused(columns, separator, message):
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from(["a", "bb", "c d"]), max_size=4), min_size=1, max_size=6))
 def test_splitting_undoes_joining(rows):
-    joined = pa.array(["|".join(row) for row in rows])
-    assert split_labels(joined, "|").to_pylist() == [row or None for row in rows]
+    column = LabelColumn.from_values(["|".join(row) for row in rows]).split_cells("|")
+    members = iter(column.codes.tolist())
+    assert [[column.names[next(members)] for _ in range(size)] for size in column.lengths.tolist()] == rows
 
 
 def test_a_parent_is_a_label_that_all_images_of_a_class_have():

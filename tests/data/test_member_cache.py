@@ -19,8 +19,9 @@ from suprank.data.archives import Archive, UnreadableArchiveError
 from suprank.data.image_files import ImageFiles, find_files
 from suprank.data.importers import FOLDER
 from suprank.data.member_cache import SUFFIX, cache_file
-from suprank.explorer.images import Images
+from suprank.explorer.images import read_picture
 from tests.data.pictures import encoded, smooth
+from tests.explorer.runs import of_arrays
 
 CONTENT = {f"jay/{number:03}.png": b"content %d" % number for number in range(100)}
 CHANGED = 1_000_000_000
@@ -219,9 +220,9 @@ def test_pictures_of_all_sizes_for_many_threads_list_an_archive_once(photos, lis
     manifest = Manifest.from_columns(
         {"path": ["photos.zip::jay/0.png"] * 3, "split": ["test"] * 3, "label_bird": ["jay"] * 3}, root=photos.parent
     )
-    images = Images(np.zeros((3, 2), np.float32), manifest.labels, manifest)
+    images = of_arrays("zip", np.zeros((3, 2), np.float32), manifest).items
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: images.picture(number % 3, (None, 2, 4)[number % 3]), range(24)))
+        found = list(pool.map(lambda number: read_picture(images, number % 3, (None, 2, 4)[number % 3]), range(24)))
     assert {picture.size for picture in found} == {(4, 4)}
     assert lists == ["photos.zip"]
 

@@ -165,8 +165,14 @@ def test_judgments_are_the_levels_of_the_sets():
         (torch.zeros(3, 1, 0, dtype=torch.int64), r"\[N, L, M\] if an item has up to M labels"),
         (torch.zeros(3, 1, 2, 2, dtype=torch.int64), r"shape \(3, 1, 2, 2\)"),
         (torch.tensor([[[0, -2]], [[0, 1]], [[1, 1]]]), "labels hold -2 in row 0"),
-        (torch.tensor([[[0, 1], [-1, -1]], [[0, 1], [0, 0]], [[1, 1], [0, 0]]]), "row 0 has no label1"),
-        (torch.tensor([[[0, 1], [0, 1]], [[0, -1], [2, -1]], [[1, 1], [0, 1]]]), "label0=0.*have no label1 in common"),
+        (
+            torch.tensor([[[0, 1], [-1, -1]], [[0, 1], [0, 0]], [[1, 1], [0, 0]]]),
+            "a label of label0, but none",
+        ),
+        (
+            torch.tensor([[[0, 1], [0, 1]], [[0, -1], [2, -1]], [[1, 1], [0, 1]]]),
+            "label0 0 has no parent, because",
+        ),
     ],
 )
 def test_labels_that_are_no_sets_or_no_tree_are_refused(labels, message):

@@ -53,7 +53,9 @@ def test_a_query_that_finds_itself_is_said_with_the_options_that_help(tmp_path, 
         evaluated(**make(tmp_path))
     (warning,) = seen
     assert says in str(warning.message)
-    assert all(option in str(warning.message) for option in ("self_index=", "ids= and gallery_ids=", "leave the gallery out"))
+    assert all(
+        option in str(warning.message) for option in ("self_index", "give ids (of files id_column)", "leave the gallery out")
+    )
     assert warning.filename == __file__
 
 

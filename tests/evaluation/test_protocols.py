@@ -11,7 +11,7 @@ from suprank.evaluation import PROTOCOLS, Qrels, QueryInGalleryWarning, Report, 
 from suprank.evaluation.protocols import mteb_metric
 from suprank.evaluation.revisited import revisited
 
-PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 QUIET = {"device": "cpu", "progress": False}
 
 

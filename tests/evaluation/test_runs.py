@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from suprank.evaluation import Qrels, Report, Run, evaluate, evaluate_run, runs, top_k
 from suprank.evaluation.quoted_metrics import distinct_keys
-from suprank.evaluation.runs import RUN_METRICS
 from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
 
@@ -51,11 +50,6 @@ def written(tmp_path, name, text):
 def test_a_run_is_written_line_by_line_as_trec_wants_it(run, tmp_path):
     run.save(tmp_path / "a.trec", tag="tag")
     assert (tmp_path / "a.trec").read_text() == TREC
-
-
-def test_a_run_is_written_as_json_that_ranx_reads(run, tmp_path):
-    run.save(tmp_path / "a.json")
-    assert json.loads((tmp_path / "a.json").read_text()) == {"q1": {"b": 0.75, "a": 0.5}, "q2": {"c": -3.0}}
 
 
 def test_a_run_is_written_as_kaggle_scored_it_and_read_with_scores_that_only_fall(run, tmp_path):
@@ -201,14 +195,6 @@ def test_float32_scores_come_back_bit_by_bit(tmp_path, scores):
         loaded = Run.load(tmp_path / f"a.{extension}")
         assert loaded.score.astype(np.float32).tobytes() == scores.tobytes()
         assert loaded.item.to_pylist() == run.item.to_pylist() == [str(item) for item in range(len(scores))]
-
-
-@given(st.permutations(TREC.splitlines()))
-@FILES
-def test_the_order_of_lines_is_irrelevant(tmp_path, lines):
-    loaded = Run.load(written(tmp_path, "a.trec", "\n".join(lines)))
-    assert loaded.to_dict() == {"q1": {"b": 0.75, "a": 0.5}, "q2": {"c": -3.0}}
-    assert [item for item, _ in dict(loaded)["q1"]] == ["b", "a"]
 
 
 # Edges
@@ -504,10 +490,6 @@ def test_scores_that_differ_beyond_float32_are_no_tie():
     assert evaluate_run({"q": {"a": 1 + 1e-10, "b": 1.0}}, {"q": {"a": 1}}, ["MRR"])["MRR"] == 1
 
 
-def test_default_metrics_are_those_that_people_quote():
-    assert list(evaluate_run(RUN, QRELS)) == list(RUN_METRICS)
-
-
 # trec_eval
 
 
@@ -736,31 +718,6 @@ def test_files_may_be_gzipped_commented_and_of_any_extension(tmp_path):
     with gzip.open(tmp_path / "qrels.json.gz", "wt") as file:
         json.dump(QRELS, file)
     assert evaluate_run(tmp_path / "run.txt.gz", str(tmp_path / "qrels.json.gz")) == expected
-
-
-def test_a_long_file_is_read_as_a_short_one_is(tmp_path):
-    draw = np.random.default_rng(1)
-    run = {f"q{q}": {f"d{item}": float(draw.random()) for item in draw.permutation(300)} for q in range(9)}
-    qrels = {query: {item: int(draw.integers(0, 3)) for item in list(scored)[:40]} for query, scored in run.items()}
-    Run.from_dict(run).save(tmp_path / "run.trec")
-    Qrels.from_dict(qrels).save(tmp_path / "qrels.trec")
-    expected = evaluate_run(run, qrels)
-    assert evaluate_run(tmp_path / "run.trec", tmp_path / "qrels.trec") == expected
-    text = (tmp_path / "run.trec").read_text().splitlines()
-    spoiled = [*text[:2000], "# a comment", *text[2000:]]
-    assert evaluate_run(written(tmp_path, "a.trec", "\n".join(spoiled)), qrels) == expected
-    spoiled[2345] = spoiled[2345].rsplit(" ", 1)[0]
-    with pytest.raises(ValueError, match=r"a\.trec:2346: 'q.* is not a line of a TREC run; six fields"):
-        evaluate_run(written(tmp_path, "a.trec", "\n".join(spoiled)), qrels)
-
-
-def test_many_relevant_items_are_computed_in_blocks(monkeypatch):
-    draw = np.random.default_rng(2)
-    run = {f"q{q}": {f"d{item}": float(draw.random()) for item in range(40)} for q in range(30)}
-    qrels = {query: dict.fromkeys(list(scored)[: draw.integers(1, 40)], 1) for query, scored in run.items()}
-    expected = evaluate_run(run, qrels, per_query=True)
-    monkeypatch.setattr("suprank.evaluation.runs._PLACES_AT_ONCE", 50)
-    assert evaluate_run(run, qrels, per_query=True) == expected
 
 
 def test_a_rank_column_that_contradicts_the_scores_is_said(tmp_path):

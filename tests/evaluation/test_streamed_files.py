@@ -7,6 +7,7 @@ import torch
 from suprank.evaluation import embedding_files, evaluate
 from suprank.evaluation.embedding_files import ParquetRows
 from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.labels import read_label_files
 from tests.evaluation import worker
 
 pa = pytest.importorskip("pyarrow")
@@ -84,11 +85,7 @@ def test_labels_in_memory_mapped_files_are_not_copied(tmp_path):
     embeddings, _ = worker.data()
     expected = evaluate(embeddings, np.array(mapped, np.int64), progress=False)
     assert evaluate(embeddings, mapped, progress=False) == expected
-    from suprank.evaluation.label_encoding import encode_labels
-    from suprank.evaluation.label_tables import read_label_table
-
-    table = read_label_table(tmp_path / "labels.npy")
-    kept = encode_labels(table, renumber=False).queries
+    (kept,) = read_label_files([tmp_path / "labels.npy"]).labels
     assert kept.dtype == np.int32
     assert isinstance(kept, np.memmap)
     assert evaluate(embeddings, kept, levels=["label0", "label1"], progress=False) == expected

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from suprank.data import Manifest
+from suprank.embedding.query_gallery import combine_parts
 from suprank.evaluation import evaluate
 
 GROUPS = ("<script>alert('group')</script>", "größte Ähre 🌾", "plain")
@@ -133,6 +134,18 @@ def run(out, manifest, loss="happier", recipe=RECIPE, **how) -> Path:
     (out / "metrics.jsonl").write_text("".join(json.dumps({**line, "time": 0.0}) + "\n" for line in lines))
     (out / "result.json").write_text("{}")
     return out
+
+
+def of_arrays(name, rows, manifest, gallery=None, gallery_manifest=None):
+    """Embeddings in memory with the manifest of their rows; without a gallery, images rank each other."""
+    if gallery is None:
+        return combine_parts({"test": (rows, manifest)}, name=name)
+    return combine_parts({"query": (rows, manifest), "gallery": (gallery, gallery_manifest)}, name=name)
+
+
+def evaluated(data):
+    """The report that the pages are made of."""
+    return evaluate(data, per_query=True, intervals=True)
 
 
 FIRST_ITEMS = (

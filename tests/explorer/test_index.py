@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 import pytest
 
-from suprank.evaluation import top_k
+from suprank.evaluation import Embeddings, top_k
 from suprank.explorer import Index, faiss_search, index
 from suprank.explorer.faiss_search import build_faiss, exact_neighbors, measure_recall, search_faiss, tune_probe
 from suprank.files.sharded_array import NpyFile, Shards
@@ -273,7 +273,7 @@ def test_of_embeddings_in_a_file_nothing_is_read_again_while_the_file_stays_as_i
         patch.setattr(index.hashlib, "sha256", None)  # which the name of the cache needs, too
         with pytest.raises(TypeError):
             Index.cached(drawn(50), folder)
-        assert index.identity(np.load(file, mmap_mode="r"), json.loads((folder / "exact.json").read_text()))
+        assert index.identity(Embeddings.from_source(file), json.loads((folder / "exact.json").read_text()))
     os.utime(file, (1, 1))  # a copy
     Index.cached(np.load(file, mmap_mode="r"), folder)
     Index.cached(np.load(file, mmap_mode="r")[:40], folder)

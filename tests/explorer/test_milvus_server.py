@@ -27,7 +27,7 @@ pytestmark = [
 ITEMS = int(os.environ.get("SUPRANK_MILVUS_ITEMS", "2000"))
 SPECIES = 'Häher "5" \\ <b>'
 FILTER = ("--where", f"{LEVELS[0]}={SPECIES}", "--where", "split=gallery")
-BIRDS = ("birds.npy", "--manifest", "birds.parquet")
+BIRDS = ("birds.npy", "--labels", "birds.parquet")
 
 
 @pytest.fixture(scope="module")

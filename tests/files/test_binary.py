@@ -77,7 +77,6 @@ def test_a_manifest_that_repeats_one_long_text_is_refused(tmp_path):
     assert "and declares 600,0" in attack(lambda: Manifest.read(tmp_path / "x.parquet"))
 
 
-@pytest.mark.xfail(strict=True, reason="part 2 of 'one house' reads these by their own libraries")
 def test_so_is_one_that_lies_about_the_length_of_its_texts(tmp_path):
     repeated(tmp_path / "x.parquet")
     start, found, end = (tmp_path / "x.parquet").read_bytes().rpartition(b"\x80\x98\x9a\xbc\x04")  # 6·10^8 as Thrift writes it

@@ -3,6 +3,7 @@
 from suprank.hierarchy.create import create_project
 from suprank.hierarchy.recipe import Recipe, read_recipe
 from suprank.hierarchy.sources import Items, labels_from_rows
+from suprank.hierarchy.tree import Hierarchy
 
 BIRDS = {
     "jay": ("Corvidae", "songbird"),
@@ -37,37 +38,19 @@ def landmarks(folder, types):
 
 def write_branch(project, paths=BIRDS, *, name="final", excluded=(), extra=(), open_groups=(), events=0):
     """Write a branch: label text → names of its groups, finest first. `extra` are further groups as (level, name)."""
-    depth = project.recipe.depth
+    excluded, then = dict(excluded), "2026-11-15T12:00:00.000Z"
+    tree = Hierarchy.from_paths({**paths, **dict.fromkeys(excluded)}, levels=project.recipe.levels, excluded=excluded)
+    groups = [(one, group.level, group.name, group.parent) for one, group in tree.groups.items()]
+    groups += [(number, *one, None) for number, one in enumerate(extra, start=len(groups) + 1)]
     with project.transaction() as db:
-        kind = "final" if name == "final" else "annotator"
-        row = (name, kind, f"token {name}", "2026-11-15T12:00:00.000Z")
-        db.execute("INSERT INTO branch (name, kind, token, made) VALUES (?, ?, ?, ?)", row)
-        (branch,) = db.execute("SELECT id FROM branch WHERE name = ?", (name,)).fetchone()
-        labels = dict(db.execute("SELECT text, id FROM label").fetchall())
-        numbers = {}
-
-        def group(level, path):
-            if (level, path) not in numbers:
-                parent = group(level + 1, path[1:]) if len(path) > 1 else None
-                numbers[level, path] = len(numbers) + 1
-                state = "open" if path[0] in open_groups else "done"
-                db.execute(
-                    'INSERT INTO "group" (branch, id, level, name, parent, state) VALUES (?, ?, ?, ?, ?, ?)',
-                    (branch, numbers[level, path], level, path[0], parent, state),
-                )
-            return numbers[level, path]
-
-        for text, path in paths.items():
-            assert len(path) <= depth
-            place = (group(1, tuple(path)), None)
-            db.execute(
-                'INSERT INTO member (branch, label, "group", reason) VALUES (?, ?, ?, ?)', (branch, labels[text], *place)
-            )
-        for text, reason in dict(excluded).items():
-            db.execute("INSERT INTO member (branch, label, reason) VALUES (?, ?, ?)", (branch, labels[text], reason))
-        for level, group_name in extra:
-            group(level, (group_name,))
-        for number in range(events):
-            row = (branch, "2026-11-15T12:00:00.000Z", "anna", "rename", f"act {number}", "[]")
-            db.execute("INSERT INTO event (branch, at, who, act, said, changes_json) VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (name, "final" if name == "final" else "annotator", f"token {name}", then)
+        branch = db.execute("INSERT INTO branch (name, kind, token, made) VALUES (?, ?, ?, ?)", row).lastrowid
+        for number, level, group, parent in sorted(groups, key=lambda row: -row[1]):  # parents before their groups
+            row = (branch, number, level, group, parent, "open" if group in open_groups else "done")
+            db.execute('INSERT INTO "group" (branch, id, level, name, parent, state) VALUES (?, ?, ?, ?, ?, ?)', row)
+        ids = dict(db.execute("SELECT text, id FROM label").fetchall())
+        members = [(branch, ids[label.text], label.group, label.reason) for label in tree.labels.values()]
+        db.executemany('INSERT INTO member (branch, label, "group", reason) VALUES (?, ?, ?, ?)', members)
+        log = [(branch, then, "anna", "rename", f"act {number}", "[]") for number in range(events)]
+        db.executemany("INSERT INTO event (branch, at, who, act, said, changes_json) VALUES (?, ?, ?, ?, ?, ?)", log)
     return project

@@ -1,13 +1,12 @@
 """Cleaning: each rule on a few landmarks by hand, labels that keep their ids, and every item with exactly one outcome."""
 
-import csv
 import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.hierarchy.cleaning import clean_labels, write_removals
+from suprank.hierarchy.cleaning import clean_labels
 from suprank.hierarchy.cleaning_rules import (
     SEVERAL,
     CandidateType,
@@ -222,17 +221,6 @@ def test_cycles_of_classes_are_tolerated():
     most_specific = choosers([], above)["most-specific"]
     assert most_specific([one, two]) == [one, two]  # each above the other: neither goes
     assert most_specific([three, one]) == [one]
-
-
-def test_the_list_of_removals_is_a_table(tmp_path, project):
-    write_removals(tmp_path / "removed.csv", clean_labels(project, rules(project)).removals)
-    rows = list(csv.reader((tmp_path / "removed.csv").read_text().splitlines()))
-    assert rows[:3] == [
-        ["split", "id", "types", "reason"],
-        ["train", "2", "church building | chapel", "several types"],
-        ["train", "3", "museum | church building", "several types"],
-    ]
-    assert len(rows) == 1 + 5
 
 
 types = st.builds(

@@ -95,8 +95,8 @@ def test_tables_of_labels_and_groups(project, tmp_path):
     ]
     groups = table(tmp_path / "out" / "groups.csv")
     assert groups[0] == ["level", "id", "name", "parent", "labels", "items"]
-    assert ["natural_or_human_made", "1", "human-made", "", "3", "3"] in groups
-    assert ["hierarchical_label", "2", "church", "1", "2", "2"] in groups
+    assert ["natural_or_human_made", "2", "human-made", "", "3", "3"] in groups
+    assert ["hierarchical_label", "1", "church", "2", "2", "2"] in groups
 
 
 def test_where_it_came_from(project, tmp_path):
@@ -249,7 +249,7 @@ def test_export_writes_the_manifest_of_the_project(tmp_path):
     assert (options["manifest"], options["level"]) == (str(tmp_path / "m.parquet"), "species")
     assert (options["manifest_out"], options["drop_unlabeled"]) == (str(tmp_path / "new.parquet"), False)
     for unread in ({"manifest": tmp_path / "m.parquet"}, {"level": "species"}, {"drop_unlabeled": True}):
-        with pytest.raises(ValueError, match="need --manifest-out"):
+        with pytest.raises(ValueError, match="need manifest_out"):
             export_branch(project, tmp_path / "out", "final", **unread)
 
 

@@ -1,8 +1,8 @@
-"""Levels 2 and 3 of H-GLDv2 as published, rebuilt from its 78 labels by two annotators on the review page."""
+"""Levels 2 and 3 of H-GLDv2 as published, rebuilt from its 78 labels by two annotators on the review's pages."""
 
 import csv
 import json
-from collections import defaultdict
+import re
 from pathlib import Path
 
 import pytest
@@ -13,26 +13,11 @@ from suprank.data import LabelTree
 from suprank.hierarchy import Project
 from suprank.hierarchy.adjudication import open_final_branch
 from suprank.hierarchy.review import open_branch
-from tests.browsers import NEEDS_BROWSER, PATIENCE
-from tests.hierarchy.review.web.conftest import served
+from tests.hierarchy.review.small_project import tree
+from tests.hierarchy.review.web.annotator import Annotator
 
 LABELS = Path(__file__).parents[3] / "shared" / "data" / "hgldv2_index_labels.csv"
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.skipif(not LABELS.is_file(), reason="the labels of H-GLDv2 are not beside this checkout"),
-    NEEDS_BROWSER,
-    pytest.mark.xdist_group("browser"),
-]
-expect = playwright.expect
-
-
-PRESS = """([button, ticks, fields]) => {
-    const boxes = new Map([...document.querySelectorAll("input[type=checkbox]")].map((one) => [one.ariaLabel, one]));
-    for (const name of ticks) boxes.get(name).click();
-    for (const [name, text] of Object.entries(fields)) document.getElementById(name).value = text;
-    document.querySelector(button).click();
-}"""
+pytestmark = pytest.mark.skipif(not LABELS.is_file(), reason="the labels of H-GLDv2 are not beside this checkout")
 
 
 def run(*words, code=0):
@@ -53,93 +38,51 @@ def parents(published):
     return {row["hierarchical_label"]: row["natural_or_human_made"] for row in published}
 
 
-class Page:
-    """An annotator at the page."""
-
-    def __init__(self, browser, address, branch):
-        self.prefix = f"{address}/{branch.name}"
-        self.page = browser.new_context().new_page()
-        self.page.set_default_timeout(PATIENCE)
-        self.page.goto(f"{self.prefix}/enter?token={branch.token}")
-
-    def open(self, path):
-        self.page.goto(self.prefix + path)
-
-    def press(self, act, ticks=(), **fields):
-        """Tick, fill in, press, in one call: a hundred and fifty times. The keyboard and the mouse have tests of their own."""
-        with self.page.expect_navigation():
-            self.page.evaluate(PRESS, [f'button[name="act"][value="{act}"]', list(ticks), fields])
-
-    def rename(self, name):
-        with self.page.expect_navigation():
-            self.page.evaluate(PRESS, ["#name + button", [], {"name": name}])
-
-    def put(self, groups, parent):
-        """Put groups under a kind, on the page of the tree."""
-        self.open("/tree")
-        self.page.locator("#selection #parent").select_option(label=parent)
-        self.press("put", groups)
-
-
-def by_splitting(page, branch, parents):
-    """Walk through the clusters: split every label off but one, and name what stays after that one."""
-    for group, labels in clusters_of(branch).items():
-        page.open(f"/group/{group}")
+def split_and_name(who, parents):
+    """Walk through the clusters: split every label off but one, name what stays after that one, and choose parents."""
+    clusters = groups_of(who)
+    for number in clusters:
+        press(who, number, "rename", name=f"cluster {number}")  # no suggested name is in the way of a label
+    for number, (_, labels) in clusters.items():
         for label in labels[1:]:
-            page.press("split", [label], split_name=label)
-        page.rename(labels[0])
-    for kind in ("natural", "human-made"):
-        page.put([label for label, parent in parents.items() if parent == kind], kind)
+            press(who, number, "split", [label], split_name=label)
+        press(who, number, "rename", name=labels[0])
+    for kind, number in (("human-made", 1), ("natural", 2)):
+        put_under(who, [label for label, parent in parents.items() if parent == kind], number)
 
 
-def copy_branch(project, source, name):
-    """A branch of another annotator who has done the same so far: its tables and its log."""
-    with project.transaction() as db:
-        columns = "kind, clustering, next_group, made"
-        query = f"INSERT INTO branch (name, token, {columns}) SELECT ?, ?, {columns} FROM branch WHERE id = ?"
-        copy = db.execute(query, (name, f"token of {name}", source.id)).lastrowid
-        for table, columns, order in (
-            ('"group"', "id, level, name, parent, named, state, note, cluster, version", "id"),
-            ("member", 'label, "group", reason', "label"),
-            ("event", "at, who, act, said, changes_json, undoes, token", "seq"),
-        ):
-            query = (
-                f"INSERT INTO {table} (branch, {columns}) SELECT ?, {columns} FROM {table} WHERE branch = ? ORDER BY {order}"
-            )
-            db.execute(query, (copy, source.id))
-    return open_branch(project, name)
+def press(who, group, button, labels=(), **fields):
+    who.get(f"/group/{group}")
+    who.press(button, labels, **fields)
 
 
-def clusters_of(branch):
-    with branch.project.snapshot() as db:
-        rows = db.execute(
-            'SELECT "group", text FROM member JOIN label ON label.id = label WHERE branch = ? ORDER BY weight DESC',
-            (branch.id,),
-        ).fetchall()
-    clusters = defaultdict(list)
-    for group, text in rows:
-        clusters[group].append(text)
-    return clusters
+def put_under(who, labels, parent):
+    who.get("/tree")
+    who.press("put", labels, parent=parent)
 
 
-def with_other_views(page, ids):
+def groups_of(who):
+    """Id → name and labels of the groups that have some."""
+    found = tree(who.branch)[0]
+    with who.branch.project.snapshot() as db:
+        ids = dict(db.execute('SELECT name, id FROM "group" WHERE branch = ? AND level = 1', (who.branch.id,)).fetchall())
+    return {number: (name, found[name][1]) for name, number in ids.items()}
+
+
+def see_otherwise(who):
     """The second annotator sees some things otherwise."""
-    page.open(f"/group/{ids['village']}")
-    page.press("move", ["village"], to="settlement")
-    page.open(f"/group/{ids['ruins']}")
-    page.press("exclude", ["ruins"], reason="a state, not a kind")
-    page.open(f"/group/{ids['lake']}")
-    page.rename("lakes")
-    page.put(["canal", "garden"], "human-made")
-
-
-def groups_of(branch):
-    with branch.project.snapshot() as db:
-        return dict(db.execute('SELECT name, id FROM "group" WHERE branch = ? AND level = 1', (branch.id,)).fetchall())
+    ids = {name: number for number, (name, _) in groups_of(who).items()}
+    for label, button, fields in (
+        ("village", "move", {"to": "settlement"}),
+        ("ruins", "exclude", {"reason": "a state, not a kind"}),
+        ("lake", "rename", {"name": "lakes"}),
+    ):
+        press(who, ids[label], button, [label], **fields)
+    put_under(who, ["canal", "garden"], 1)
 
 
 @pytest.mark.slow
-def test_two_annotators_rebuild_the_published_hierarchy(browser, tmp_path, published, parents):
+def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, parents):
     folder = tmp_path / "landmarks"
     run("new", folder, "--recipe", "hgldv2", "-q")
     run("scrape", folder, "--from-csv", f"index={LABELS}", "--type-column", "hierarchical_label", "-q")
@@ -147,30 +90,23 @@ def test_two_annotators_rebuild_the_published_hierarchy(browser, tmp_path, publi
     run("embed", folder, "--encoder", "tfidf", "-q")
     run("cluster", folder, "-k", 12, "--seeds", 1, "-q")
     project = Project(folder)
-    anna = open_branch(project, "anna")
-
-    with served(project, ["anna"]) as address:
-        by_splitting(Page(browser, address, anna), anna, parents)
-    ben = copy_branch(project, anna, "ben")
-    with served(project, ["ben"]) as address:
-        with_other_views(Page(browser, address, ben), groups_of(ben))
+    anna, ben = (Annotator(project, open_branch(project, name)) for name in ("anna", "ben"))
+    for who in (anna, ben):
+        split_and_name(who, parents)
+    see_otherwise(ben)
     assert len(groups_of(anna)) == 78
-    assert anna.problems() == ben.problems() == []
+    assert anna.branch.problems() == ben.branch.problems() == []
 
     figures = json.loads(run("agree", folder, "--json"))
     assert figures["aligned"]["percent"]["value"] == pytest.approx(76 / 77)  # the village; ruins only one has in a group
     assert "5 disagreements: 2 labels, 1 name, 2 parents" in run("agree", folder)
     final = open_final_branch(project, "anna", "ben")
     run("export", folder, "--out", tmp_path / "early", code=6)  # labels are unsettled
-    with served(project, ["final"]) as address:
-        page = Page(browser, address, final)
-        for kind in ("label", "name", "parent"):
-            page.open(f"/adjudicate?kind={kind}")
-            while page.page.locator('button[value^="first:"]').count():
-                with page.page.expect_navigation():
-                    page.page.locator('button[value^="first:"]').first.click()
-                page.open(f"/adjudicate?kind={kind}")
-        expect(page.page.get_by_text("All disagreements are resolved.")).to_be_visible()
+    page = Annotator(project, final)
+    for kind in ("label", "name", "parent"):
+        while found := re.search(r'value="(first:(?!all|pair)[^"]*)"', page.get(f"/adjudicate?kind={kind}")):
+            page.press(found[1])
+    assert "All disagreements are resolved." in page.page
 
     run("export", folder, "--out", tmp_path / "out", code=6)  # "ocean area " ends in a blank, as published
     run("export", folder, "--out", tmp_path / "out", "--force")

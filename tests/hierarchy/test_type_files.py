@@ -1,10 +1,5 @@
 """Types from a file: what is added, what is replaced, what is refused."""
 
-import csv
-import time
-from collections import Counter
-from pathlib import Path
-
 import pytest
 
 from suprank.hierarchy.create import create_project
@@ -14,8 +9,6 @@ from suprank.hierarchy.recipe import Recipe
 from suprank.hierarchy.sources import labels_from_rows
 from suprank.hierarchy.type_files import types_from_files
 from tests.hierarchy.wikimedia.worlds import project_of, tables, types
-
-INDEX = Path(__file__).parents[2] / "../shared/data/hgldv2_index_labels.csv"
 
 
 @pytest.fixture
@@ -87,10 +80,6 @@ def test_items_that_are_added_keep_their_source_and_whole_numbers(tmp_path):
         ("id,kind\n1,lake\n", r":1: there is no column 'type'"),
         ("id,type\n1,lake\n,church\n", r":3: id is empty"),
         ("id,type\n1,lake\n2\n", r":3: 1 cells; expected 2"),
-        ('id,type\n1,lake\n2,"church\n', r":3: a quote is opened"),
-        (b"id,type\n1,ch\xe2teau\n", r":2: type holds the byte 0xE2"),
-        ("id,type\n", "no rows"),
-        ("", "empty"),
     ],
 )
 def test_malformed_files_are_refused_and_nothing_is_written(project, tmp_path, text, said):
@@ -119,16 +108,3 @@ def test_one_item_of_two_sources_is_refused(tmp_path):
     file = table(tmp_path, "landmark_id,category,supercategory\n1,Category:A,lake\n1,Category:B,tower\n")
     with pytest.raises(MalformedError, match=r"types.csv:3: train 1 has the source 'Category:B', but 'Category:A' on .*:2"):
         types_from_files(project, [("train", file)])
-
-
-@pytest.mark.skipif(not INDEX.exists(), reason="the published labels are not here")
-def test_the_published_labels_come_through_whole_and_soon(project):
-    begun = time.process_time()
-    found = types_from_files(project, [("index", INDEX)], id_column="landmark_id", type_column="hierarchical_label")
-    assert time.process_time() - begun < 10
-    assert (found.added, found.repeated, found.outcome.types, found.outcome.untyped) == (55529, 0, 78, {})
-    with INDEX.open(newline="") as file:
-        expected = Counter(row["hierarchical_label"] for row in csv.DictReader(file))
-    with project.snapshot() as db:
-        assert dict(db.execute("SELECT text, count(*) FROM item_type GROUP BY text").fetchall()) == expected
-    assert expected["ocean area "] == 249

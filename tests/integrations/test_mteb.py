@@ -112,12 +112,12 @@ def test_a_task_has_mtebs_numbers(library, imported, tmp_path, rule):
     task = library.task()
     task.skip_first_result, task.ignore_identical_ids = rule == "first", rule == "id"
     (tmp_path / "qrels.json").write_text((imported / "qrels.json").read_text())  # without task.json
-    report = suprank.evaluate(imported / "embedded", protocol="mieb", qrels=tmp_path / "qrels.json", self_match=rule)
+    report = suprank.evaluate(imported / "embedded", truth=f"{tmp_path}/qrels.json:{rule}")
     scores = mteb_scores(library, task)
     assert_same_digits(report, scores)
     if rule == "first":
         assert 0 < scores["main_score"] < 1
-        assert suprank.evaluate(imported / "embedded", protocol="mieb", qrels=imported / "qrels.json") == report
+        assert suprank.evaluate(imported / "embedded", truth=imported / "qrels.json") == report
 
 
 def test_images_are_embedded_as_suprank_embed_does(library, imported):
@@ -194,7 +194,7 @@ def test_the_commands_give_mtebs_number_of_a_task_whose_data_are_in_a_folder(lib
     assert "query: 10 images, gallery: 24 images" in printed
     embedder().save("model")
     done("embed", "model", "cub/manifest.parquet", "--out", "embedded", "--workers", 0, "--device", "cpu")
-    printed = done("evaluate", "embedded", "--protocol", "mieb", "--qrels", "cub/qrels.json", "--out", "report.json").stdout
+    printed = done("evaluate", "embedded", "--truth", "cub/qrels.json", "--out", "report.json").stdout
     task = library.mteb.get_task("CUB200I2IRetrieval")
     task.metadata = task.metadata.model_copy(update={"dataset": {**task.metadata.dataset, "path": str(data)}})
     task.load_data()
@@ -218,7 +218,7 @@ def test_tasks_that_are_none_are_refused(library, tmp_path, monkeypatch):
 
 
 def test_the_pages_table_of_tasks_is_mtebs(library):
-    rows = [line.strip("| ").split(" | ") for line in (ROOT / "docs" / "protocols.md").read_text().splitlines()]
+    rows = [line.strip("| ").split(" | ") for line in (ROOT / "docs" / "evaluation.md").read_text().splitlines()]
     table = {row[0]: row[1:] for row in rows if len(row) == 5 and row[0].startswith("`") and "I2I" in row[0]}
     assert len(table) == 11
     for names, (queries, corpus, first, main) in table.items():

@@ -31,15 +31,6 @@ def test_every_item_has_a_title_and_a_kind_and_says_why_if_it_is_not_reproduced(
 
 
 @pytest.mark.parametrize("label", sorted(table_items()))
-def test_every_method_of_a_table_is_a_recipe(label):
-    item = table_items()[label]
-    recipes = {f"{preset}/{method}" for row in item.rows for preset, method in row.methods.items()}
-    assert recipes
-    for recipe in recipes:
-        assert read_recipe(recipe)
-
-
-@pytest.mark.parametrize("label", sorted(table_items()))
 def test_the_recipes_of_a_table_differ_in_each_of_its_exceptions_and_in_nothing_else(label):
     item = table_items()[label]
     differing = []

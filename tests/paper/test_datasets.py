@@ -199,7 +199,7 @@ def test_all_missing_datasets_are_listed_at_once_with_their_commands(tmp_path):
 
 
 def test_what_is_missing_is_said_precisely(tmp_path):
-    assert "--data DIR" in find("sop", None, tmp_path).description
+    assert "no folder of data was named" in find("sop", None, tmp_path).description
     assert f"{tmp_path / 'nowhere'} does not exist" in find("sop", tmp_path / "nowhere", tmp_path).description
     (tmp_path / "CUB_200_2011" / "CUB_200_2011").mkdir(parents=True)  # unpacked one folder too deep
     assert "CUB_200_2011 is not the folder of the dataset: it has no images.txt" in find("cub", tmp_path, tmp_path).description

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer import Source
 from suprank.explorer.report import report_page
 from tests.explorer import runs
 from tests.explorer.report.reading import of, parsed
+from tests.explorer.runs import of_arrays
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("openTSNE")
@@ -101,7 +102,7 @@ def test_without_a_query_that_qualifies_the_nearest_is_shown_and_said(lists):
 def test_the_page_shows_the_same_query_first_where_both_fail(lists):
     own, baseline = lists
     found = gallery(baseline, own, kind="both_fail", queries=1, results=4)
-    elements = parsed(report_page(Source.read(own), Source.read(baseline), queries=1, top=4))
+    elements = parsed(report_page(open_data(own), open_data(baseline), queries=1, top=4))
     (article,) = [one for one in of(elements, "article") if one.within(id="failing")]
     assert "Klasse 1·0 & <b> · größte Ähre 🌾" in article.text
     assert "Query Klasse 1·0 & <b>, größte Ähre 🌾: own" in found.alt
@@ -113,8 +114,8 @@ def test_the_page_shows_the_same_query_first_where_both_fail(lists):
 def test_a_fine_class_is_shown_once(tmp_path):
     manifest = runs.collection(tmp_path, groups=2, classes=3, images=5)
     noise = np.random.default_rng(0).normal(size=(2, 30, 8)).astype(np.float32)
-    own = Source.from_arrays("own", noise[0] + 5 * np.eye(8, dtype=np.float32)[manifest.labels[:, 1]], manifest)
-    found = gallery(Source.from_arrays("other", noise[1], manifest), own, kind="both_fail", queries=30, results=2)
+    own = of_arrays("own", noise[0] + 5 * np.eye(8, dtype=np.float32)[manifest.labels[:, 1]], manifest)
+    found = gallery(of_arrays("other", noise[1], manifest), own, kind="both_fail", queries=30, results=2)
     assert found.facts["qualifying"] > 6
     assert 1 < found.facts["shown"] <= 6
     assert found.alt.count("Query ") == found.facts["shown"]
@@ -125,7 +126,7 @@ def test_a_named_level_is_the_coarse_one(tmp_path):
     manifest = runs.collection(tmp_path, groups=2, classes=2, images=3)
     columns = manifest.table.to_pydict() | {"label_world": ["one"] * 12}
     deep = Manifest.from_columns(columns, root=tmp_path, levels=["class", "group", "world"])
-    own, other = (Source.from_arrays(f"{seed}", runs.vectors(manifest, noise=3.0, seed=seed), deep) for seed in (0, 1))
+    own, other = (of_arrays(f"{seed}", runs.vectors(manifest, noise=3.0, seed=seed), deep) for seed in (0, 1))
     assert gallery(other, own, kind="both_fail", results=3).facts["coarse_level"] == "world"
     named = gallery(other, own, kind="both_fail", results=3, level="group")
     assert named.facts["coarse_level"] == "group"
@@ -137,8 +138,8 @@ def test_a_named_level_is_the_coarse_one(tmp_path):
 
 
 def test_what_cannot_be_drawn_is_refused_with_the_reason(lists, tmp_path):
-    own, baseline = (Source.read(folder) for folder in lists)
-    flat = own.with_levels(["class"])
+    own, baseline = (open_data(folder) for folder in lists)
+    flat = own.at_levels(["class"])
     with pytest.raises(ValueError, match="baseline share only the level class, and a coarse one is needed"):
         gallery(baseline, flat, kind="both_fail")
     with pytest.raises(ValueError, match="kind='worst' must be 'better_mistakes' or 'both_fail'"):
@@ -146,7 +147,7 @@ def test_what_cannot_be_drawn_is_refused_with_the_reason(lists, tmp_path):
     with pytest.raises(ValueError, match="results=0 must be at least 1"):
         gallery(baseline, own, kind="both_fail", results=0)
     single = runs.collection(tmp_path, groups=2, classes=2, images=1)
-    alone = Source.from_arrays("alone", runs.vectors(single), single)
+    alone = of_arrays("alone", runs.vectors(single), single)
     with pytest.raises(ValueError, match="no query with another image of its class"):
         gallery(alone, alone, kind="both_fail")
     with pytest.raises(ValueError, match="own ranks 8 items and alone 4"):
@@ -168,8 +169,8 @@ def test_images_that_cannot_be_read_are_counted_and_have_a_tile(tmp_path):
 
 def test_the_map_shows_every_class_with_the_color_of_its_group(tmp_path):
     manifest = runs.collection(tmp_path, groups=4, classes=5, images=3)
-    source = Source.from_arrays("x", runs.vectors(manifest, dim=32, noise=0.5), manifest)
-    found = class_map(source, title="$x^{ <b>")
+    data = of_arrays("x", runs.vectors(manifest, dim=32, noise=0.5), manifest)
+    found = class_map(data, title="$x^{ <b>")
     (axes,) = found.figure.axes
     (points,) = axes.collections
     assert len(points.get_offsets()) == 20
@@ -177,20 +178,20 @@ def test_the_map_shows_every_class_with_the_color_of_its_group(tmp_path):
     assert sorted(colors.count(color) for color in set(colors)) == [5] * 4
     (legend,) = found.figure.legends
     texts = [text.get_text() for text in legend.get_texts()]
-    assert sorted(texts) == sorted(f"{name[:27]}… (5)" if len(name) > 28 else f"{name} (5)" for name in source.names["group"])
+    assert sorted(texts) == sorted(f"{name[:27]}… (5)" if len(name) > 28 else f"{name} (5)" for name in data.names["group"])
     assert found.facts["classes"] == 20
     assert found.facts["images"] == 60
     assert 0 <= found.facts["nearest_same_coarse"] <= 1
     assert found.facts["nearest_same_coarse_by_chance"] == pytest.approx(4 / 19)
     assert f"for {100 * found.facts['nearest_same_coarse']:.1f} % of them the nearest class has the same group" in found.alt
     saved(found.figure, "svg")
-    assert (class_map(source, seed=0).figure.axes[0].collections[0].get_offsets() == points.get_offsets()).all()
+    assert (class_map(data, seed=0).figure.axes[0].collections[0].get_offsets() == points.get_offsets()).all()
 
 
 def test_groups_beyond_the_legend_share_an_entry(tmp_path):
     groups = LEGEND_ENTRIES + 3
     manifest = runs.collection(tmp_path, groups=groups, classes=1, images=2)
-    found = class_map(Source.from_arrays("x", runs.vectors(manifest), manifest))
+    found = class_map(of_arrays("x", runs.vectors(manifest), manifest))
     texts = [text.get_text() for text in found.figure.legends[0].get_texts()]
     assert len(texts) == LEGEND_ENTRIES
     assert texts[-1] == "4 others (4)"
@@ -198,21 +199,21 @@ def test_groups_beyond_the_legend_share_an_entry(tmp_path):
 
 
 def test_a_single_level_is_a_map_of_one_color_and_a_single_class_is_none(lists):
-    flat = Source.read(lists[0]).with_levels(["class"])
+    flat = open_data(lists[0]).at_levels(["class"])
     found = class_map(flat)
     assert found.facts == {"classes": 4, "images": 8, "method": "PCA"}
     assert not found.figure.legends
     with pytest.raises(ValueError, match="level='group' is not a coarse level of own; choose from none"):
         class_map(flat, level="group")
-    gallery_of_one = flat.gallery.manifest.take(np.array([0, 1]))
-    one = Source.from_arrays("one", np.eye(2, dtype=np.float32), gallery_of_one)
+    gallery_of_one = flat.items.manifest.take(np.array([0, 1]))
+    one = of_arrays("one", np.eye(2, dtype=np.float32), gallery_of_one)
     with pytest.raises(ValueError, match="one has fewer than two labeled classes"):
         class_map(one)
 
 
 def test_a_run_is_opened_by_its_folder(tmp_path):
     folder = runs.run(tmp_path / "happier", runs.collection(tmp_path / "data"))
-    assert class_map(str(folder)).facts == class_map(Source.read(folder)).facts
+    assert class_map(str(folder)).facts == class_map(open_data(folder)).facts
     assert "by happier, colored by group" in class_map(folder).alt
 
 

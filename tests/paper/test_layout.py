@@ -123,12 +123,11 @@ def test_csv_has_a_row_for_each_number():
 
 
 def test_the_best_of_single_trainings_are_underlined_and_never_bold_and_equal_ones_share_the_mark():
-    results = {
-        Training("sop", name): [outcome(R_1=share, AP=0.5)]
-        for name, share in zip(("one", "two", "three"), (0.7, 0.7, 0.6), strict=True)
-    }
-    table = laid_out(results=results)
-    assert [table.mark(line, ("sop", "R@1")) for line in table.lines] == [2, 2, 0, 0]
+    for shares in ((0.70001, 0.70002, 0.3), (0.7, 0.7, 0.6)):  # a mark goes by what is printed
+        trainings = (Training("sop", name) for name in ("one", "two", "three"))
+        results = {one: [outcome(R_1=share, AP=0.5)] for one, share in zip(trainings, shares, strict=True)}
+        table = laid_out(results=results)
+        assert [table.mark(line, ("sop", "R@1")) for line in table.lines] == [2, 2, 0, 0]
     assert [table.mark(line, ("sop", "AP")) for line in table.lines] == [0, 0, 0, 0]
     assert "<u>70.0</u> / 80.0 (−10.0)" in layout.markdown(table)
     assert "**" not in layout.markdown(table)
@@ -185,16 +184,6 @@ def test_without_any_spread_equal_means_are_chance_and_others_are_not():
     flat = Statistic(50.0, 0.0, 2)
     assert layout.welch(flat, flat).p_value == 1
     assert layout.welch(flat, Statistic(49.0, 0.0, 2)) == (1.0, 1.0, 1.0, 0.0)
-
-
-def test_a_mark_goes_by_what_is_printed():
-    results = {
-        Training("sop", "one"): [outcome(R_1=0.70001)],
-        Training("sop", "two"): [outcome(R_1=0.70002)],
-        Training("sop", "three"): [outcome(R_1=0.3)],
-    }
-    table = laid_out(results=results)
-    assert [table.mark(line, ("sop", "R@1")) for line in table.lines] == [2, 2, 0, 0]
 
 
 def test_the_best_of_each_group_where_the_paper_has_it_so():

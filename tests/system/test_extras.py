@@ -61,10 +61,10 @@ def test_extras_include_each_other():
         for other in others:
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
-        "vision": "simplejpeg",
+        "vision": "datasets simplejpeg",
         "train": "pytorch-metric-learning torchmetrics",
         "all": "accelerate datasets mteb open-clip-torch sentence-transformers",
-        "export": "onnx onnxruntime onnxscript",
+        "export": "onnx onnxruntime onnxscript webdataset",
         "ray": "ray",
         "servers": "pymilvus",
     }.items():

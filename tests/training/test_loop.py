@@ -249,7 +249,7 @@ def test_lines_of_steps_are_as_far_apart_as_asked(manifest, tmp_path):
 def test_a_second_run_into_the_folder_is_refused_and_changes_nothing(plain, manifest):
     _, _, folder = plain
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(RunFolderError, match="holds a run; --resume continues it"):
+    with pytest.raises(RunFolderError, match="holds a run; resume continues it"):
         train(recipe(manifest), folder)
     with pytest.raises(RunFolderError, match="optimizer.lr was 0.002 and is 0.1"):
         train(recipe(manifest, optimizer={"lr": 0.1}), folder, resume=True)

@@ -77,7 +77,7 @@ def test_a_folder_in_which_training_never_began_may_be_begun_again_with_another_
 def test_a_run_is_not_begun_over_another():
     begun()
     Path("run/metrics.jsonl").write_text("precious")
-    with pytest.raises(RunFolderError, match="run holds a run; --resume continues it, or name another folder"):
+    with pytest.raises(RunFolderError, match="run holds a run; resume continues it, or name another folder"):
         begun()
     assert Path("run/metrics.jsonl").read_text() == "precious"
 
@@ -144,7 +144,6 @@ def test_another_recipe_is_refused_by_each_entry_that_differs():
         "run.epochs was 100 and is 7",
         "run.seed was 0 and is 1",
         "engine.precision was 'fp32' and is 'bf16'",
-        "(--out)",
     ):
         assert output in str(refusal.value)
     assert read_recipe("run/recipe.toml") == recipe()
@@ -205,14 +204,14 @@ def test_the_folder_is_held_until_it_is_closed_and_reading_it_does_not_let_go():
     with RunFolder.open("run", recipe(), resume=False) as run:
         run.write_result({"best": None})
         assert run.result == {"best": None}
-        assert "is training in run; wait for it, or name another folder (--out)." in attempted()
+        assert "is training in run; wait for it, or name another folder." in attempted()
     assert attempted() == "opened"
 
 
 @pytest.mark.parametrize("path", ["file", "file/run", "/proc/self/run"])
 def test_a_folder_that_cannot_be_made_is_said_plainly(path):
     Path("file").touch()
-    with pytest.raises(OSError, match=rf"{path} cannot be written to \(.+\); name another folder \(--out\)"):
+    with pytest.raises(OSError, match=rf"{path} cannot be written to \(.+\); name another folder"):
         RunFolder.open(path, recipe(), resume=False)
 
 

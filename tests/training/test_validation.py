@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import suprank
+from suprank import open_data
 from suprank.data import Manifest, Normalize
-from suprank.evaluation import Report
+from suprank.evaluation import Report, evaluate
 from suprank.evaluation.units import TRAINING, same_classes
-from suprank.explorer.findings import evaluate_source
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
 from suprank.training.validation import Validator
-from suprank.workflows.run_embeddings import open_source
 from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
 from tests.training.runs import start_process
@@ -179,9 +178,9 @@ def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_pat
     found = suprank.evaluate(tmp_path / "run", device="cpu")
     assert {name for name in found if name.startswith("R@") and "/" not in name} == {"R@2", "R@3"}
     assert dict(found) == pytest.approx(dict(expected), abs=1e-12)
-    source = open_source(tmp_path / "run", device="cpu")
-    assert dict(evaluate_source(source)) == dict(found), "what `suprank report` shows"
-    assert source.with_levels(["group"]).evaluate(metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
+    source = open_data(tmp_path / "run", device="cpu")
+    assert dict(evaluate(source)) == dict(found), "what `suprank report` shows"
+    assert evaluate(source.at_levels(["group"]), metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
     assert suprank.evaluate(tmp_path / "run", device="cpu", ks=[1], weights={"class": 1})["wAP"] == expected["AP"]
 
 
@@ -189,7 +188,7 @@ def test_a_run_and_its_evaluation_afterwards_speak_of_the_same_classes_and_train
     run, trained = trained_run(tmp_path, photos)
     trained = Report.load(run / "reports" / "test-epoch-0001.json")
     done("evaluate", run, "--device", "cpu", "--per-query", "--out", tmp_path / "r.json", "-q")
-    evaluated, page = Report.load(tmp_path / "r.json"), open_source(run, device="cpu").evaluate(per_query=True)
+    evaluated, page = Report.load(tmp_path / "r.json"), evaluate(open_data(run, device="cpu"), per_query=True)
     for found in (evaluated, page):
         assert list(found.classes) == list(trained.classes) == ["class", "group"]
         assert all(same_classes(found.classes[level], trained.classes[level]) for level in trained.classes)
@@ -262,7 +261,7 @@ def test_test_sets_that_cannot_be_evaluated_are_refused_before_training(tmp_path
     with pytest.raises(ValueError, match=r"has the levels class, group, but none of data.levels=\['genus'\]"):
         Validator.from_config(recipe(data={"levels": ["genus"]}), manifest)
     wrong = manifest.with_columns(label_group=[f"g{row % 3}" for row in range(len(manifest))])
-    with pytest.raises(ValueError, match="m.parquet: labels must form a tree, but class=0 stands under group"):
+    with pytest.raises(ValueError, match="m.parquet: row 0: class 0 stands under group 0, and under 1 in row 1"):
         Validator.from_config(recipe(), wrong)
     bare = Manifest.from_columns(manifest.table.select(["path", "split"]), root=photos, levels=())
     with pytest.raises(ValueError, match="m.parquet: the images have no labels"):

@@ -95,6 +95,19 @@ def test_what_does_not_fit_is_refused_in_one_sentence(manifest, arguments, optio
     assert complaint in str(error.value)
 
 
+def test_explore_prints_its_address_and_returns_after_ctrl_c(manifest, monkeypatch, capsys):
+    embeddings("e", manifest)
+    served_at = []
+
+    def run(self, sockets):
+        served_at.extend(one.getsockname()[1] for one in sockets)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    suprank.explore("e", port=0)
+    assert capsys.readouterr().out == f"http://127.0.0.1:{served_at[0]}  (press Ctrl-C to stop)\n"
+
+
 def test_images_without_labels_can_be_opened_and_have_no_levels(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bare = Manifest.from_columns({"path": ["a.png", "b.png"], "split": ["test", "test"]}, root=".", levels=())

@@ -7,11 +7,12 @@ from functools import cache
 import pytest
 import torch
 
+from suprank import open_data
 from suprank.data import Manifest
 from suprank.embedding.shards import write_embeddings
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.checkpoint import Checkpoint
-from suprank.explorer import Source
+from suprank.explorer.findings.training_run import read_log
 from suprank.explorer.tags import TagFile
 from suprank.explorer.web.saved_selections import SavedSelections
 from suprank.models import Embedder, Head
@@ -50,17 +51,20 @@ OPENED = {
     "tags.csv": [lambda run: TagFile(run / "tags.csv").row_tags(IMAGES), tag],
     "selections.csv": [lambda run: SavedSelections(run / "selections.csv").all()],
     ".tags.csv.lock": [tag],
-    "recipe.toml": [Source.read, read_run_config, resume],
-    "metrics.jsonl": [Source.read, resume],
+    "recipe.toml": [open_data, read_run_config, resume],
+    "metrics.jsonl": [lambda run: read_log(open_data(run)), resume],
     "environment.json": [resume],
     "result.json": [lambda run: RunFolder(run).result],
-    "reports/test-epoch-0002.json": [lambda run: Source.read(run).training, lambda run: RunFolder(run).report_file("test", 2)],
+    "reports/test-epoch-0002.json": [
+        lambda run: open_data(run).origin.training,
+        lambda run: RunFolder(run).report_file("test", 2),
+    ],
     "checkpoints/step-00000007.pt": [
         lambda run: checkpoint.load_newest(run / "checkpoints", warn=lambda text: None),
         lambda run: checkpoint.save(run / "checkpoints", 7, {}, keep=2),
     ],
-    "embeddings/test/items.parquet": [Source.read],
-    "embeddings/test/embeddings.npy": [Source.read, embed],
+    "embeddings/test/items.parquet": [open_data],
+    "embeddings/test/embeddings.npy": [open_data, embed],
     "embeddings/test/run.json": [lambda run: record_values(run / "embeddings", "model"), embed],
     "embeddings/test/parts/00001.npy": [embed],
     "embeddings/test/parts/3-of-16.json": [embed],
@@ -113,7 +117,7 @@ def test_links_that_stay_in_the_folder_the_folder_itself_and_the_hubs_cache_are_
     (run / "metrics.jsonl").rename(run / "log.jsonl")
     (run / "metrics.jsonl").symlink_to("log.jsonl")
     (tmp_path / "link").symlink_to(run)
-    assert Source.read(tmp_path / "link").metrics_log == Source.read(run).metrics_log != []
+    assert read_log(open_data(tmp_path / "link")) == read_log(open_data(run)) != []
     blobs, snapshot = tmp_path / "cache/blobs", tmp_path / "cache/snapshots/0f/sub"
     snapshot.mkdir(parents=True)
     (run / "best").rename(blobs)

@@ -5,7 +5,6 @@ from suprank.system.extras import explain_missing_extra
 with explain_missing_extra(__name__):
     from suprank.adaptation.adapt import AdaptationStopped, adapt
     from suprank.adaptation.config import AdaptConfig
-    from suprank.adaptation.evaluation_set import EvaluationSet
     from suprank.adaptation.result import AdaptResult, SeedResult
 
-__all__ = ["AdaptConfig", "AdaptResult", "AdaptationStopped", "EvaluationSet", "SeedResult", "adapt"]
+__all__ = ["AdaptConfig", "AdaptResult", "AdaptationStopped", "SeedResult", "adapt"]

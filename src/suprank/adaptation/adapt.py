@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,13 +14,13 @@ import torch
 
 from suprank.adaptation.class_splits import BatchShape, batch_shape, split_classes
 from suprank.adaptation.config import AdaptConfig
-from suprank.adaptation.evaluation_set import EvaluationSet
 from suprank.adaptation.head_folder import HeadFolder
 from suprank.adaptation.head_trainer import HeadTrainer
 from suprank.adaptation.principal_start import principal_heads
 from suprank.adaptation.result import AdaptResult, SeedResult
 from suprank.adaptation.runs import AdaptationRun, Validation
-from suprank.evaluation import Embeddings
+from suprank.evaluation import RetrievalData, evaluate
+from suprank.evaluation.retrieval_data import Origin
 from suprank.models.head import Head, HeadConfig
 from suprank.training.loss_specs import RankSpec
 from suprank.training.seeds import derive_seed
@@ -58,12 +59,12 @@ class AdaptationStopped(Exception):  # noqa: N818  no error: the same call conti
 
 
 def adapt(
-    embeddings: EmbeddingSource,
-    labels: ArrayLike | Tensor,
+    embeddings: RetrievalData | EmbeddingSource,
+    labels: ArrayLike | Tensor | None = None,
     config: AdaptConfig | None = None,
     *,
-    test: EvaluationSet | None = None,
-    level_names: Sequence[str] | None = None,
+    test: RetrievalData | None = None,
+    levels: Sequence[str] | None = None,
     folder: str | PathLike[str] | None = None,
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
@@ -72,9 +73,10 @@ def adapt(
 ) -> AdaptResult:
     """Train a head that maps embeddings of any model to a space in which images of a class are closer.
 
-    Labels are `[N]` or `[N, levels]`, column 0 the finest; −1 is no label. The classes of column 0 are divided at random: some
-    choose the step and the seed to keep (validation), some do neither and are for testing, and the head is trained on the
-    others. If a `test` set is given, with labels that are numbered as `labels` are, no classes are held out for testing.
+    Labels are `[N]` or `[N, levels]`, column 0 the finest; −1 is no label. Of `RetrievalData` the queries are taken. The
+    classes of column 0 are divided at random: some choose the step and the seed to keep (validation), some do neither and are
+    for testing, and the head is trained on the others. If `test` data are given, with labels that are numbered as `labels` are,
+    no classes are held out for testing.
 
     The head begins at the principal directions of the training embeddings, centered or not, whichever rank the validation
     classes better, and this start takes part in the choice of the best step. If `dim` is the width of the embeddings and
@@ -95,17 +97,26 @@ def adapt(
         True
     """
     settings = config or AdaptConfig()
-    stored = Embeddings.from_source(embeddings, "embeddings")
+    training = embeddings
+    if not isinstance(training, RetrievalData):
+        training = RetrievalData.from_arrays(training, labels, levels=levels)
+    training.require_labels()
+    table = training.queries.labels
+    if table.ndim == 3:
+        raise ValueError("images have several labels at a level, and adapt needs one for each; choose another level.")
+    stored = training.queries.embeddings
     stored.norms()  # refuses NaN, infinity and zeros
-    values: NDArray[np.float32] = stored.rows(slice(None)).cpu().numpy()
-    table = _label_table(labels, stored)
+    values: NDArray[np.float32] = stored[:]
     split = split_classes(table, settings, with_test=test is None)
     settings = _with_defaults(settings, values.shape[1], table[split.training])
     if test is None:
-        test = EvaluationSet(values[split.test], table[split.test])
-    _check_test(test, values, table)
+        test = RetrievalData.from_arrays(values[split.test], table[split.test], levels=training.levels)
+    else:
+        _check_test(test, training)
+        test = test.numbered_as(training)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    data = _Data(values, table, split, test, {"level_names": level_names, "device": where, "distributed": False})
+    # Where the test set is from is no matter of the metrics: its provenance would be compared at every step.
+    data = _Collection(values, table, training.levels, split, replace(test, origin=Origin()), where)
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[where] if where.type == "cuda" else []))
         saved = None
@@ -122,24 +133,27 @@ def adapt(
     return result
 
 
-class _Data(NamedTuple):
-    """The collection, its split, the test set, and options of `evaluate`."""
+class _Collection(NamedTuple):
+    """All embeddings and labels to train on, their split, the test set, and the device to evaluate on."""
 
     embeddings: NDArray[np.float32]
     labels: NDArray[np.int64]
+    levels: tuple[str, ...]
     split: ClassSplit
-    test: EvaluationSet
-    options: dict[str, Any]
+    test: RetrievalData
+    device: torch.device
 
     def report(self, head: Head | None) -> Report:
         """The metrics of the test set."""
-        return self.test.evaluate(head, per_query=True, progress=False, **self.options)
+        data = self.test if head is None else self.test.with_head(head)
+        return evaluate(data, per_query=True, progress=False, device=self.device, distributed=False)
 
     def validate(self, head: Head | None, metric: str) -> float:
         """A metric of the validation classes."""
         rows = self.split.validation
-        validation = EvaluationSet(self.embeddings[rows], self.labels[rows])
-        return validation.evaluate(head, metrics=[metric], progress=False, **self.options)[metric]
+        data = RetrievalData.from_arrays(self.embeddings[rows], self.labels[rows], levels=self.levels)
+        data = data if head is None else data.with_head(head)
+        return evaluate(data, metrics=[metric], progress=False, device=self.device, distributed=False)[metric]
 
     def fingerprint(self, config: AdaptConfig) -> dict[str, Any]:
         """What a checkpoint depends on."""
@@ -151,14 +165,14 @@ class _Data(NamedTuple):
     def count_classes(self) -> dict[str, int]:
         """How many classes are in each part, and how many of the test classes are trained on."""
         training, validation = (np.unique(self.labels[rows, 0]) for rows in self.split[:2])
-        test = np.unique(self.test.labels[:, 0])
+        test = np.unique(self.test.queries.labels[:, 0])
         test = test[test >= 0]
         seen = len(np.intersect1d(test, np.concatenate([training, validation])))
         return {"training": len(training), "validation": len(validation), "test": len(test), "seen": seen}
 
 
 def _train_and_test(
-    config: AdaptConfig, data: _Data, folder: HeadFolder | None, stop: StopRequest, progress: Progress
+    config: AdaptConfig, data: _Collection, folder: HeadFolder | None, stop: StopRequest, progress: Progress
 ) -> AdaptResult:
     before = data.report(None)  # first, so that an error in the test set does not come after the training
     metric = str(config.metric)
@@ -166,7 +180,7 @@ def _train_and_test(
     torch.manual_seed(derive_seed(config.seed, _WEIGHTS))
     embeddings, labels = data.embeddings[data.split.training], data.labels[data.split.training]
     starts = principal_heads(embeddings, _head_config(config, embeddings.shape[1]))
-    device = data.options["device"]
+    device = data.device
     quality = {name: data.validate(head.to(device), metric) for name, head in starts.items()}
     start = max(quality, key=lambda name: quality[name])
     training = _Training(
@@ -254,26 +268,13 @@ class _Training:
         return head.eval()
 
 
-def _label_table(labels: ArrayLike | Tensor, embeddings: Embeddings) -> NDArray[np.int64]:
-    table = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
-    if table.ndim == 3:
-        raise ValueError("images have several labels at a level, and adapt needs one for each; choose another level.")
-    if table.ndim not in (1, 2) or not np.issubdtype(table.dtype, np.integer):
-        raise ValueError(f"labels are {table.dtype} {list(table.shape)}, but must be integers [N] or [N, levels].")
-    if len(table) != len(embeddings):
-        raise ValueError(f"there are {len(table):,} labels and {len(embeddings):,} embeddings; give one label for each.")
-    return table.reshape(len(table), -1).astype(np.int64)
-
-
-def _check_test(test: EvaluationSet, embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
-    if test.queries.shape[1] != embeddings.shape[1]:
+def _check_test(test: RetrievalData, training: RetrievalData) -> None:
+    width, dim = test.queries.embeddings.dim, training.queries.embeddings.dim
+    if width != dim:
+        raise ValueError(f"the test embeddings have width {width} and those to train on {dim}; embed both with the same model.")
+    if len(test.levels) != len(training.levels):
         raise ValueError(
-            f"the test embeddings have width {test.queries.shape[1]} and those to train on {embeddings.shape[1]}; embed both "
-            f"with the same model."
-        )
-    if test.labels.shape[1] != labels.shape[1]:
-        raise ValueError(
-            f"the test labels have {test.labels.shape[1]} levels and those to train on {labels.shape[1]}; give both the same."
+            f"the test labels have {len(test.levels)} levels and those to train on {len(training.levels)}; give both the same."
         )
 
 

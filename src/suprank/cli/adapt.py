@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from enum import StrEnum
 from pathlib import Path
@@ -185,22 +184,10 @@ def adapt(
                     on_result=show,
                 )
         except ValueError as error:
-            raise typer.BadParameter(_in_options(str(error))) from error
+            raise typer.BadParameter(terminal.escaped(str(error))) from error
         except AdaptationStopped as stopped:
             terminal.echo(f"{stopped}; give the same command again to continue.", err=True)
             raise typer.Exit(128 + stopped.signal) from None
-
-
-def _in_options(text: str) -> str:
-    """An error of the library with options in place of settings: --images-per-class 2 for images_per_class=2.
-
-    Example:
-        >>> _in_options("dim=13 is too wide; leave images_per_class out.")
-        '--dim 13 is too wide; leave --images-per-class out.'
-    """
-    named = re.sub(r"\b(dim|batch|images_per_class)='?(\w+)'?", lambda found: f"--{found[1]} {found[2]}", text)
-    named = named.replace("labels=FILE", "--labels FILE").replace("test and test_labels", "--test and --test-labels")
-    return re.sub(r"(--)?images_per_class", "--images-per-class", named)
 
 
 def _parse_batch(text: str) -> int | str:

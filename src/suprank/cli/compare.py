@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -137,7 +137,7 @@ def compare(
         if tune is not None:
             metric_name = "".join(metric_names([tune_metric])) if tune_metric else ""
             settings = experiments.SearchSettings(tune, folds or 4, fold_level or "", metric_name, tuple(search or ()))
-        written = {"metrics": metric or (), "name": name, "relative_to": relative_to, "command": command_line()}
+        written: dict[str, Any] = {"metrics": metric or (), "name": name, "relative_to": relative_to, "command": command_line()}
         if collect:
             given = [*values, *([] if seeds is None else ["--seeds", str(seeds)])]
             given += [word for key in may_differ or () for word in ("--may-differ", key)]
@@ -146,7 +146,7 @@ def compare(
                 raise ValueError(f"--collect runs nothing, so {shlex.join(given)} would change nothing; leave it out.")
             experiments.collect(out, recipes, **written, display=display)
             return
-        planned = {"seeds": seeds, "may_differ": may_differ or (), "tune": settings, "display": display}
+        planned: dict[str, Any] = {"seeds": seeds, "may_differ": may_differ or (), "tune": settings, "display": display}
         if dry_run:
             plan = experiments.plan_comparison(recipes, out, values, **planned, relative_to=relative_to)
             for run in plan.runs:

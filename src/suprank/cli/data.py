@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Import, check, show and export labeled image collections.")
 app.add_typer(importing.app, name="import")
-app.add_typer(exporting.app, name="export")
 
 SHEETS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Extension of a contact sheet → its format."""
@@ -32,8 +31,6 @@ def check(
     manifest: ManifestFile,
     root: Root = None,
     split: Split = None,
-    fill_gaps: terminal.FillGaps = False,
-    label_separator: terminal.LabelSeparator = None,
     decode: Annotated[bool, typer.Option(help="Decode every image; otherwise only check that the file exists.")] = True,
     hashes: Annotated[bool, typer.Option(help="Find duplicate files, in particular across splits.")] = True,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of threads.", show_default="one per core")] = None,
@@ -50,7 +47,7 @@ def check(
             terminal.check_writable(out)
         from suprank.data.check import check_manifest
 
-        collection = _read(manifest, root, split, fill_gaps=fill_gaps, label_separator=label_separator)
+        collection = _read(manifest, root, split)
         with terminal.progress("checking", quiet) as progress:
             report = check_manifest(collection, progress=progress, workers=workers, decode=decode, hashes=hashes)
         try:
@@ -67,8 +64,6 @@ def show(
     manifest: ManifestFile,
     root: Root = None,
     split: Split = None,
-    fill_gaps: terminal.FillGaps = False,
-    label_separator: terminal.LabelSeparator = None,
     out: Annotated[Path | None, typer.Option(metavar="SHEET.png", help="File to write.", show_default="MANIFEST.png")] = None,
     level: Annotated[str | None, typer.Option(help="Level of the classes to show.", show_default="the finest")] = None,
     classes: Annotated[int, typer.Option(min=1, help="Number of classes, one row each.")] = 12,
@@ -85,7 +80,7 @@ def show(
         terminal.check_writable(target)
         from suprank.data.contact_sheets import contact_sheet
 
-        collection = _read(manifest, root, split, fill_gaps=fill_gaps, label_separator=label_separator)
+        collection = _read(manifest, root, split)
         index = _level_index(collection, level)
         sheet = contact_sheet(collection, classes=classes, per_class=per_class, size=size, seed=seed, level=index)
         with atomic_writer(target) as file:
@@ -95,12 +90,10 @@ def show(
     terminal.echo(f"{collection!r}\n{target}")
 
 
-def _read(
-    manifest: Path, root: Path | None, split: list[str] | None, *, fill_gaps: bool, label_separator: str | None
-) -> Manifest:
+def _read(manifest: Path, root: Path | None, split: list[str] | None) -> Manifest:
     from suprank.data.manifest import Manifest
 
-    collection = Manifest.read(manifest, root=root, fill_gaps=fill_gaps, label_separator=label_separator)
+    collection = Manifest.read(manifest, root=root)
     return collection.split(*split) if split else collection
 
 
@@ -110,3 +103,6 @@ def _level_index(manifest: Manifest, level: str | None) -> int:
     if level not in manifest.levels:
         raise ValueError(f"there is no level {level!r}; choose from {', '.join(manifest.levels) or 'none: it has no labels'}.")
     return manifest.levels.index(level)
+
+
+app.command()(exporting.export)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -75,7 +75,7 @@ DecoderName = Annotated[
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per forward pass.", show_default="64, or 16 on a CPU")]
 Workers = Annotated[int | None, typer.Option(min=0, help="Processes that load images.", show_default="one per core")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")]
-SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images instead of stopping at the first.")]
+OnBroken = Annotated[Literal["raise", "skip"], typer.Option(help="Stop at the first broken image, or leave such images out.")]
 
 On = Annotated[str, typer.Option(metavar="local|ray[=HOST:PORT]", help="Where to embed: here, or on a Ray cluster.")]
 HeadFolder = Annotated[
@@ -102,8 +102,6 @@ def embed(
         list[str] | None,
         typer.Option(help="Embed only this split; repeatable.", show_default="all but train, if there are others"),
     ] = None,
-    fill_gaps: terminal.FillGaps = False,
-    label_separator: terminal.LabelSeparator = None,
     size: Size = None,
     resize: Resize = None,
     squash: Squash = None,
@@ -120,7 +118,7 @@ def embed(
     batch_size: BatchSize = None,
     workers: Workers = None,
     device: Device = None,
-    skip_broken: SkipBroken = False,
+    on_broken: OnBroken = "raise",
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Embed one of N shares only, from 1 to N; the same command without it joins them."),
@@ -173,8 +171,6 @@ def embed(
                 trust_code=trust_code,
                 root=root,
                 splits=split,
-                fill_gaps=fill_gaps,
-                label_separator=label_separator,
                 size=size,
                 resize=resize,
                 squash=squash,
@@ -186,7 +182,7 @@ def embed(
                 batch_size=batch_size,
                 workers=workers,
                 device=device,
-                on_broken="skip" if skip_broken else "raise",
+                on_broken=on_broken,
                 shard=share,
                 on=on,
                 progress=lambda part, done, total: bars(f"embedding {part}", done, total),

@@ -245,15 +245,15 @@ def evaluate(
     """
     given = {name for name in context.params if _on_command_line(context, name)}
     _check_options(context.params, given)
-    files = {"out": out, "csv": csv, "latex": latex, "quiet": quiet, "name": place.stem}
+    files: dict[str, Any] = {"out": out, "csv": csv, "latex": latex, "quiet": quiet, "name": place.stem}
     shown: dict[str, Any] = {"every_metric": all, "file": comparison}
-    with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages(_warning):
+    with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages():
         from suprank import evaluation
         from suprank.cli.metric_comparison import print_comparison, read_report
         from suprank.cli.metric_table import print_and_save
         from suprank.evaluation.protocols import find_protocol
         from suprank.evaluation.truth import read_truth
-        from suprank.workflows.evaluate import distinct_names, evaluate_pair, levels_left_out, lists_kind
+        from suprank.workflows.evaluation import distinct_names, evaluate_pair, levels_left_out, lists_kind
         from suprank.workflows.heads import load_head
         from suprank.workflows.opening import open_data
 
@@ -265,7 +265,11 @@ def evaluate(
             terminal.check_folder(checkpoint)
         if lists_kind(place, truth) is not None:
             _refuse(given - WITH_LISTS - ALWAYS, "ranked lists")
-            rules = {"relevance_threshold": relevance_threshold, "missing": missing, "no_positives": no_positives}
+            rules: dict[str, Any] = {
+                "relevance_threshold": relevance_threshold,
+                "missing": missing,
+                "no_positives": no_positives,
+            }
             rules |= {"metrics": metric or None, "ks": tuple(k) if k else None, "intervals": intervals}
             _evaluate_lists(place, truth, against, per_query, {name: one for name, one in rules.items() if one}, files, shown)
             return
@@ -274,8 +278,8 @@ def evaluate(
         known = read_truth(truth)
         chosen = find_protocol(None if protocol is None else protocol.value, known)
         if chosen is not None:
-            own = f"--protocol {chosen.name}, which has its own metrics and is evaluated from start to end"
-            _refuse(given & {"metric", "decay", "weight", "checkpoint"}, own)
+            why = f"--protocol {chosen.name}, which has its own metrics and is evaluated from start to end"
+            _refuse(given & {"metric", "decay", "weight", "checkpoint"}, why)
         # What is compared with is checked and read first: an error should not wait for minutes of work.
         itself = head is not None and against is not None and against.resolve() == place.resolve()
         paired = against_frozen or itself or (against is not None and _is_embeddings(place, against, gallery))
@@ -288,8 +292,8 @@ def evaluate(
             before = open_data(place, labels, gallery, gallery_labels, test=test, progress=bars, **opened)
             data = before if loaded is None else before.with_head(loaded, bars)
         if labels is not None and not quiet:
-            levels = ", ".join(data.levels) or "none"
-            terminal.echo(f"{labels}: levels, finest first: {levels}; column of ids: {id or 'none'}", err=True)
+            shown_levels = ", ".join(data.levels) or "none"
+            terminal.echo(f"{labels}: levels, finest first: {shown_levels}; column of ids: {id or 'none'}", err=True)
         settings: dict[str, Any] = {"decay": decay, "weights": parse_weights(weight or [], data.levels), "device": device}
         settings |= {"memory_budget": None if memory_budget is None else parse_bytes(memory_budget), "metrics": metric or None}
         if gap is not None:
@@ -397,7 +401,7 @@ def _shown_keys(
 
 def _is_embeddings(place: Path, against: Path, gallery: Path | None) -> bool:
     """Whether --against names embeddings, rather than a saved report. Refuse those that cannot be compared with."""
-    from suprank.workflows.evaluate import distinct_names
+    from suprank.workflows.evaluation import distinct_names
 
     if not against.exists() and not against.suffix:
         raise ValueError(
@@ -474,7 +478,7 @@ def _evaluate_lists(
     from suprank.evaluation.embedding_files import check_file
     from suprank.evaluation.quoted_metrics import distinct_keys
     from suprank.evaluation.report_files import is_report
-    from suprank.workflows.evaluate import distinct_names, evaluate_lists
+    from suprank.workflows.evaluation import distinct_names, evaluate_lists
 
     names = None if against is None else distinct_names(place, against)
     for file in (place, *([] if against is None else [against])):
@@ -557,14 +561,3 @@ def parse_weights(given: list[str], levels: tuple[str, ...]) -> dict[str, float]
             raise typer.BadParameter(f"level {level!r} has two weights; give one.", param_hint="--weight")
         weights[level] = float(number)
     return weights or None
-
-
-def _warning(warning: Warning) -> str:
-    # Of a `QueryInGalleryWarning`. Others may come while suprank.evaluation is being imported, so it cannot be imported here.
-    summary = getattr(warning, "summary", None)
-    if summary is None:
-        return str(warning)
-    return (
-        f"{summary}. To leave each query out of its own list, name the column of ids in both label files with --id, "
-        f"or leave out --gallery and --gallery-labels to rank the queries against each other."
-    )

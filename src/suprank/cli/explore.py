@@ -18,11 +18,11 @@ def explore(
         list[Path],
         typer.Argument(
             metavar="RUN [RUN2]",
-            help="A folder of `suprank train` or `suprank embed`, or a .npy file with --manifest; a second to compare.",
+            help="A folder of `suprank train` or `suprank embed`, or a file of embeddings; a second to compare.",
         ),
     ],
-    manifest: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if RUN is a .npy file.")
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if RUN is a file of embeddings.")
     ] = None,
     test: Annotated[
         str | None, typer.Option(metavar="NAME", help="The test set of the recipe to show.", show_default="the first")
@@ -63,12 +63,12 @@ def explore(
     suprank explore runs/happier runs/smooth-ap
     suprank explore embeddings --model resnet50
     suprank explore embeddings embeddings --head head --model resnet50
-    suprank explore test.npy --manifest test.parquet --no-browser --port 8080
+    suprank explore test.npy --labels test.parquet --no-browser --port 8080
     """
     if len(runs) > 2:
         raise typer.BadParameter(f"{len(runs)} runs are given; give one, or two to compare.")
-    if manifest is not None and all(folder.is_dir() for folder in runs):
-        raise typer.BadParameter("--manifest is for a .npy file; a folder has its own manifest.")
+    if labels is not None and all(folder.is_dir() for folder in runs):
+        raise typer.BadParameter("--labels is for a file of embeddings; a folder has its own.")
     with terminal.plain_errors("a smaller gallery"), terminal.plain_messages():
         from suprank.explorer.web import create_app
         from suprank.web.serving import bind_socket
@@ -79,7 +79,7 @@ def explore(
             with terminal.ProgressBars(quiet) as bars:
                 explorer = open_explorer(
                     runs,
-                    manifest,
+                    labels,
                     test,
                     model,
                     device,

@@ -2,94 +2,58 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from suprank.cli import terminal
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-app = typer.Typer(no_args_is_help=True, help="Write a manifest with its images as a Hugging Face dataset or WebDataset shards.")
+class Format(StrEnum):
+    """What `--format` takes."""
 
-ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; a folder that is not empty is refused.")]
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Folder that the images' paths are relative to.", show_default="as saved in the manifest"
-    ),
-]
-Split = Annotated[
-    list[str] | None,
-    typer.Option(metavar="SPLIT", help="Export only images of this split; repeatable.", show_default="all"),
-]
-ShardSize = Annotated[str, typer.Option(metavar="SIZE", help="Size of a shard, such as 500MB or 1GiB.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+    HF = "hf"
+    WEBDATASET = "webdataset"
 
 
-@app.command()
-def hf(
-    manifest: ManifestFile,
-    out: Out,
-    root: Root = None,
-    split: Split = None,
-    shard_size: ShardSize = "500MB",
-    quiet: Quiet = False,
+def export(
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; a folder that is not empty is refused.")],
+    format: Annotated[
+        Format, typer.Option(help="Parquet files for Hugging Face datasets, or .tar shards for WebDataset.")
+    ] = Format.HF,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder that the images' paths are relative to.", show_default="as saved in the manifest"
+        ),
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SPLIT", help="Export only images of this split; repeatable.", show_default="all"),
+    ] = None,
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Size of a shard, such as 500MB or 1GiB.")] = "500MB",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Write Parquet shards with images and class names, and a dataset card: a folder for `datasets.load_dataset`.
-
-    Columns are image, label_<level> (finest first), and the others of the manifest. Image files are copied as they are.
+    """Write a manifest with its images as a Hugging Face dataset or as WebDataset shards. Image files are copied as they are.
 
     \b
-    Export, load in Python, and share on the Hub:
-      suprank data export hf birds.parquet --out birds-hf
+    Parquet files with class names: load them in Python, and share them on the Hub:
+      suprank data export birds.parquet --out birds-hf
       python -c 'import datasets; print(datasets.load_dataset("birds-hf"))'
       hf upload org/birds birds-hf --repo-type dataset
+    Shards of samples (an image, .json with its labels and other columns, .cls with the id of its finest class):
+      suprank data export birds.parquet --format webdataset --out shards --shard-size 1GB
     """
-    from suprank.data.export import export_hf
-
-    _export(export_hf, manifest, out, root, split, shard_size, quiet)
-
-
-@app.command()
-def webdataset(
-    manifest: ManifestFile,
-    out: Out,
-    root: Root = None,
-    split: Split = None,
-    shard_size: ShardSize = "500MB",
-    quiet: Quiet = False,
-) -> None:
-    """Write .tar shards of samples: an image, .json with its labels and other columns, .cls with the id of its finest class.
-
-    \b
-    Export, and make a manifest that reads the shards in place:
-      suprank data export webdataset birds.parquet --out shards --shard-size 1GB
-      suprank data import hf shards --out shards.parquet
-    """
-    from suprank.data.export import export_webdataset
-
-    _export(export_webdataset, manifest, out, root, split, shard_size, quiet)
-
-
-def _export(
-    export: Callable[..., list[Path]],
-    manifest: Path,
-    out: Path,
-    root: Path | None,
-    split: list[str] | None,
-    shard_size: str,
-    quiet: bool,
-) -> None:
     with terminal.plain_errors("a smaller --shard-size"):
         terminal.check_folder(out)
+        from suprank.data.export import export_manifest
         from suprank.data.manifest import Manifest
 
         collection = Manifest.read(manifest, root=root)
         collection = collection.split(*split) if split else collection
         with terminal.progress("exporting", quiet) as progress:
-            shards = export(collection, out, shard_size=shard_size, progress=progress)
+            shards = export_manifest(collection, out, format=format.value, shard_size=shard_size, progress=progress)
     terminal.echo(f"{out}: {len(collection):,} images in {len(shards):,} shards")

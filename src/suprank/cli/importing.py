@@ -159,25 +159,19 @@ def hf(
     ] = None,
     config: Annotated[str | None, typer.Option(metavar="NAME", help="Configuration of the dataset.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the Hub.", show_default="main")] = None,
-    copy: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Copy images out of Parquet files into .zip archives there. Worth it before training if the columns are "
-            "compressed, because reading an image in place then decodes all images of its row group.",
-            show_default="read in place",
-        ),
-    ] = None,
     label_separator: terminal.LabelSeparator = None,
     holdout_classes: Holdout = None,
     shared: Shared = None,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Import a Hugging Face dataset or WebDataset shards. Images stay where they are: in files, in .tar shards, in Parquet.
+    """Import a Hugging Face dataset or WebDataset shards. The first line says how much of its images is copied.
 
-    NAME_OR_PATH is a dataset of the Hub, which is downloaded into the cache of huggingface_hub; or a folder of `save_to_disk`,
-    of Parquet files, of .tar shards, or of images with metadata.csv or metadata.jsonl; or a .parquet, .arrow or .tar file.
+    NAME_OR_PATH is a dataset of the Hub, or a folder of `save_to_disk`, of Parquet files, of .tar shards, or of images with
+    metadata.csv or metadata.jsonl; or a .parquet, .arrow or .tar file. The library `datasets` reads it, and keeps the rows of
+    Parquet files in its cache, as Arrow files. Images in Arrow files, .tar shards and folders are read where they are.
+
+    A dataset without images, but with a column of embeddings, becomes a table for `suprank evaluate`.
 
     \b
     A dataset of the Hub, with the levels and splits that it has, or with those that you name:
@@ -185,11 +179,16 @@ def hf(
       suprank data import hf org/birds --level species --level family --split train --split validation=test --out birds.parquet
     A folder with train-000000.tar, test-000000.tar, ...:
       suprank data import hf shards --level label --out shards.parquet
+    Embeddings and their labels:
+      suprank data import hf org/birds-embedded --split test --out birds.parquet
+      suprank evaluate birds.parquet --labels birds.parquet
     """
     from suprank.data.importers.hf import import_hf
 
     with terminal.plain_errors("a smaller collection"):
         _check_out(out)
+        if quiet:
+            _hide_bars()
         with terminal.ProgressBars(quiet) as progress:
             imported = import_hf(
                 source,
@@ -199,13 +198,22 @@ def hf(
                 splits=split,
                 config=config,
                 revision=revision,
-                copy=copy,
                 label_separator=label_separator,
                 resplit=_holdout(holdout_classes, shared, seed),
+                announce=terminal.echo,
                 progress=progress,
             )
         _save(imported, out)
         _advise_holdout(imported)
+
+
+def _hide_bars() -> None:
+    """Those of the libraries of Hugging Face, in this process."""
+    import datasets
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    datasets.disable_progress_bars()
+    disable_progress_bars()
 
 
 @app.command()
@@ -265,7 +273,7 @@ def mteb_task(
     \b
     suprank data import mteb CUB200I2IRetrieval --out cub
     suprank embed resnet50 cub/manifest.parquet --out embeddings
-    suprank evaluate embeddings --protocol mieb --qrels cub/qrels.json
+    suprank evaluate embeddings --truth cub/qrels.json
     """
     with terminal.plain_errors("a smaller task"):
         terminal.check_folder(out)
@@ -275,7 +283,7 @@ def mteb_task(
             manifest = task_manifest(task, out, data=data, split=split, subset=subset, progress=progress)
         terminal.echo(", ".join(f"{name}: {count:,} images" for name, count in manifest.splits.items()))
         terminal.echo(f"{out / MANIFEST}: {len(manifest):,} images")
-        terminal.echo(f"judgments, for suprank evaluate --protocol mieb --qrels: {out / QRELS}")
+        terminal.echo(f"judgments, for suprank evaluate --truth: {out / QRELS}")
 
 
 def _benchmark(importer: Importer) -> None:
@@ -303,7 +311,7 @@ def _run(
     def read_and_split(root: Path) -> dict[str, Manifest]:
         return {suffix: split(manifest) if split else manifest for suffix, manifest in read(root).items()}
 
-    with terminal.plain_errors("a smaller collection"):
+    with terminal.plain_errors("a smaller collection"), terminal.plain_messages():
         _check_out(out)
         imported = replace(importer, read=read_and_split)(root)
         _save(imported, out)

@@ -13,8 +13,8 @@ from suprank.cli.embed import (
     BatchSize,
     DecoderName,
     Device,
+    OnBroken,
     Resize,
-    SkipBroken,
     Squash,
     Weights,
     Workers,
@@ -86,7 +86,7 @@ def create(
     ] = None,
     batch_size: BatchSize = None,
     workers: Workers = None,
-    skip_broken: SkipBroken = False,
+    on_broken: OnBroken = "raise",
     device: Device = None,
     trust_code: TrustCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
@@ -114,9 +114,9 @@ def create(
             raise ValueError("--untrained and --weights contradict each other; give one.")
         if head is not None and pca is not None:
             raise ValueError("--head and --pca contradict each other: a head is for one projection; give one.")
-        if pca is None and (whiten or root or split or batch_size or workers is not None or skip_broken or device):
+        if pca is None and (whiten or root or split or batch_size or workers is not None or on_broken != "raise" or device):
             raise ValueError(
-                "--whiten, --root, --split, --batch-size, --workers, --skip-broken and --device are for a PCA; give --pca too."
+                "--whiten, --root, --split, --batch-size, --workers, --on-broken and --device are for a PCA; give --pca too."
             )
         if pca is not None and dim is None:
             raise ValueError("--pca needs --dim, the number of directions to keep: the width of the embeddings.")
@@ -144,9 +144,7 @@ def create(
         if manifest is not None:
             assert dim is not None
             size = {("size" if name == "image_size" else name): value for name, value in images.items()}
-            loading = loader_settings(
-                embedder, size, batch_size or default_batch_size(device), workers, "skip" if skip_broken else "raise"
-            )
+            loading = loader_settings(embedder, size, batch_size or default_batch_size(device), workers, on_broken)
             with terminal.progress("analyzing", quiet or not is_first_process()) as progress:
                 embedder = save_pca(
                     embedder, manifest, out, dim=dim, whiten=whiten, loading=loading, device=device, progress=progress

@@ -20,12 +20,15 @@ AgainstFrozen = Annotated[
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of `suprank train` or `suprank embed`.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of `suprank train` or `suprank embed`, or embeddings.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.")] = Path("report.html"),
     against: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Another run with the same test images, to compare with.")
     ] = None,
     against_frozen: AgainstFrozen = False,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if RUN is a file of embeddings.")
+    ] = None,
     test: Annotated[str | None, typer.Option(metavar="NAME", help="Test set of the recipe.", show_default="the first")] = None,
     queries: Annotated[int, typer.Option(min=1, max=200, help="Number of queries in each gallery.")] = 8,
     top: Annotated[int, typer.Option(min=1, max=100, help="Number of items shown per query.")] = 10,
@@ -70,6 +73,7 @@ def report(
             against,
             out,
             against_frozen=against_frozen,
+            labels=labels,
             test=test,
             queries=queries,
             top=top,

@@ -32,8 +32,11 @@ def search(
         list[str] | None,
         typer.Option(metavar="LEVEL=NAME", help="Only items with this label (or split=NAME), repeatable.", show_default="all"),
     ] = None,
-    manifest: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Paths and labels of the rows, if EMBEDDINGS is a file.")
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if EMBEDDINGS is a file.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The test set of the run to search.", show_default="the first")
     ] = None,
     head: HeadFolder = None,
     kind: Annotated[
@@ -59,7 +62,7 @@ def search(
     \b
     suprank search embeddings --image jay.jpg --model model --k 5 --where family=Corvidae
     suprank search runs/happier --image jay.jpg --image crow.jpg
-    suprank search vectors.npy --manifest birds.parquet --queries queries.npy --kind hnsw
+    suprank search vectors.npy --labels birds.parquet --queries queries.npy --kind hnsw
     suprank search embeddings --server http://localhost:19530/birds --upload
     suprank search embeddings --server http://localhost:19530/birds --queries queries.npy
     """
@@ -74,7 +77,8 @@ def search(
                 model=model,
                 k=k,
                 where=_filter(where or ()),
-                manifest=manifest,
+                labels=labels,
+                test=test,
                 head=head,
                 kind=kind,
                 recall=recall,

@@ -72,11 +72,8 @@ def plain_errors(smaller: str) -> Iterator[None]:
 
 
 @contextmanager
-def plain_messages(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
-    """Print warnings and log records of the library on stderr, each once and in one line, without a line of source.
-
-    `in_words` returns the text of a warning; use it where the warning itself names arguments of Python.
-    """
+def plain_messages() -> Iterator[None]:
+    """Print warnings and log records of the library on stderr, each once and in one line, without a line of source."""
     printed: set[str] = set()
 
     def show(text: str) -> None:
@@ -85,7 +82,7 @@ def plain_messages(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
             echo(text, err=True)
 
     def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-        show(f"warning: {in_words(message) if isinstance(message, Warning) else message}")
+        show(f"warning: {message}")
 
     with warnings.catch_warnings(), _log_handler("suprank.workflows", show), _log_handler("suprank.evaluation", show):
         warnings.showwarning = show_warning
@@ -112,13 +109,12 @@ def _log_handler(name: str, show: Callable[[str], None]) -> Iterator[None]:
 
 
 def _message(error: Exception) -> str:
-    """The text of an error in the words of the command line; for one from a worker process, what follows its traceback."""
+    """The text of an error; for one from a worker process, what follows its traceback."""
     lines = "\n".join((str(error), *getattr(error, "__notes__", ()))).splitlines()
     if lines and re.match(r"Caught .* in .* worker process", lines[0]):
         last = max(place for place, line in enumerate(lines) if line.startswith("  "))
         lines = [re.sub(r"^[\w.]+: ", "", lines[last + 1]), *lines[last + 2 :]]
-    text = re.sub(r"(?<![.\w])weights=FILE", "--weights FILE", "\n".join(lines).strip())  # model.weights is a recipe's key
-    return escaped(text.replace("on_broken='skip'", "--skip-broken"))
+    return escaped("\n".join(lines).strip())
 
 
 def escaped(text: str) -> str:

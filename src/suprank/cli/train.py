@@ -110,7 +110,7 @@ def _check_manifests(config: TrainConfig) -> None:
     data = config.data
     for name in {data.manifest, *data.tests.values()} - {*GENERATED_DATASETS}:
         root = data.root if name == data.manifest else None
-        open_manifest(name, root, fill_gaps=data.fill_gaps, label_separator=data.label_separator)
+        open_manifest(name, root)
 
 
 def _check_network_and_loss(config: TrainConfig) -> None:

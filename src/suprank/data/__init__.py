@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from suprank.data.check import ManifestReport, check_manifest
     from suprank.data.contact_sheets import contact_sheet
     from suprank.data.datasets import ImageBatch, ImageDataset, ImageItem, collate
-    from suprank.data.export import export_hf, export_webdataset
+    from suprank.data.export import export_manifest
     from suprank.data.images import BrokenImage, BrokenImageError
     from suprank.data.members import UnreadableArchiveError
     from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
@@ -41,8 +41,7 @@ __all__ = [
     "collate",
     "contact_sheet",
     "eval_transform",
-    "export_hf",
-    "export_webdataset",
+    "export_manifest",
     "holdout_classes",
     "min_short_side",
     "train_transform",
@@ -53,7 +52,7 @@ _LAZY = {
     "members": ["UnreadableArchiveError"],
     "check": ["ManifestReport", "check_manifest"],
     "datasets": ["ImageBatch", "ImageDataset", "ImageItem", "collate"],
-    "export": ["export_hf", "export_webdataset"],
+    "export": ["export_manifest"],
     "cached_images": ["InMemoryImages"],
     "images": ["BrokenImage", "BrokenImageError"],
     "samplers": ["HierarchicalBatchSampler", "BalancedBatchSampler"],

@@ -1,4 +1,4 @@
-"""Random access to the members of archives and to images in Parquet and Arrow files, by threads and worker processes at once;
+"""Random access to the members of archives and to images in Arrow files, by threads and worker processes at once;
 and writing a .zip."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from suprank.data.columnar import BYTE_RANGE, ColumnMembers, read_from_row_group
+from suprank.data.columnar import ColumnMembers
 from suprank.data.member_cache import CHANGED, LIST_MEMBERS, Version, archive_version, forget_list, has_list, list_members
 from suprank.data.members import (
     ENCRYPTED,
@@ -44,7 +44,7 @@ _REFUSED = {
     SPARSE: "is a sparse file; write the archive again without `tar --sparse`",
     SPECIAL: "is a device or a pipe, not a file",
 }
-_COLUMNS = (".parquet", ".arrow")
+_ARROW = ".arrow"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _NAME_AND_EXTRA = 256  # bytes between a local header and its data that are read with it; more take a second call
 _BLOCK = 1 << 16  # small members in as many bytes are read together, if they are wanted together
@@ -52,21 +52,21 @@ _INCOMPLETE = "is incomplete: the archive is damaged or truncated; copy it again
 
 
 class Archive:
-    """A .zip or an uncompressed .tar file, or a .parquet or .arrow file with a column of images, listed once.
+    """A .zip or an uncompressed .tar file, or an .arrow file with a column of images, listed once.
 
     It is read with `os.pread`, which has no file position, so that any number of threads and forked processes can share one
     descriptor. The list of a large archive is cached: see `suprank.data.member_cache`. Pickling includes the list of members,
     unless it is in the cache, from which the other process reads it; the file is opened again there.
 
     Of two members with one name the later counts, as for `unzip` and `tar`; a leading `./` or `/` is dropped, and a backslash
-    is a slash. Folders are not members. A hard link in a tar is the member it links to. The members of a Parquet or Arrow file
-    are `<column>/<row>`, such as `image/17`: see `suprank.data.columnar`.
+    is a slash. Folders are not members. A hard link in a tar is the member it links to. The members of an Arrow file are
+    `<column>/<row>`, such as `image/17`: see `suprank.data.columnar`.
 
     Raises FileNotFoundError if there is no such file, UnreadableArchiveError if it is damaged or compressed as a whole.
     """
 
     def __init__(self, path: Path) -> None:
-        if path.suffix.lower() not in {*LIST_MEMBERS, *_COLUMNS}:
+        if path.suffix.lower() not in {*LIST_MEMBERS, _ARROW}:
             raise UnreadableArchiveError(_unsupported(path))
         self.path = path
         self._name, self._has_local_headers = str(path), path.suffix.lower() == ".zip"
@@ -90,7 +90,7 @@ class Archive:
         path = self.path
         try:
             with reading(path, f"{path.suffix[1:]} file"):
-                if path.suffix.lower() in _COLUMNS:
+                if path.suffix.lower() == _ARROW:
                     return ColumnMembers.from_file(path)
                 return list_members(path, self._version)
         except FileNotFoundError:
@@ -139,10 +139,10 @@ class Archive:
         except (OSError, UnreadableArchiveError):
             return None  # each is read alone, and what is wrong is said of it
 
-    def _read(self, member: str | int, entry: Entry | tuple[int, int, int], block: _Block | None = None) -> bytes:
+    def _read(self, member: str | int, entry: Entry, block: _Block | None = None) -> bytes:
         """The content of the member of this name, or of this index in the list."""
         try:
-            return self._content(entry, block) if len(entry) == 5 else self._value(str(member), *entry)
+            return self._content(entry, block)
         except (UnreadableArchiveError, zlib.error, lzma.LZMAError, OSError, EOFError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2 raises OSError without a number
                 raise
@@ -173,20 +173,6 @@ class Archive:
             raise UnreadableArchiveError(CHANGED)
         return data[headers:]
 
-    def _value(self, member: str, method: int, first: int, second: int) -> bytes:
-        """The bytes in a row of a Parquet or Arrow file."""
-        if method == BYTE_RANGE:
-            return self._content((first, second, second, -1, zipfile.ZIP_STORED))
-        _check_version(self.path.stat(), self._version)
-        try:
-            value = read_from_row_group(self.path, member.rpartition("/")[0], first, second)
-        except (IndexError, ValueError, NotImplementedError) as error:  # the last for structures of more than 2 GB
-            way_out = "copy the file again, or write it with smaller row groups"
-            raise UnreadableArchiveError(f"cannot be decoded ({error}); {way_out}") from error
-        if value is None:
-            raise UnreadableArchiveError("is blank: the row has no image")
-        return value
-
 
 def _problem(error: Exception) -> str:
     line = " ".join(str(error).split())
@@ -197,7 +183,7 @@ def _unsupported(path: Path) -> str:
     name = path.name.lower()
     if name.endswith((".tgz", ".tbz2", ".txz")) or ".tar." in name:
         return f"{path} is compressed as a whole, so it has no random access; unpack it, or make it an uncompressed .tar."
-    return f"{path} is not a .zip, .tar, .parquet or .arrow file; unpack it, or pack it again as a .zip or .tar."
+    return f"{path} is not a .zip, .tar or .arrow file; unpack it, or pack it again as a .zip or .tar."
 
 
 # Reading

@@ -9,22 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from suprank.files.label_gaps import (
-    ADVICE,
-    ADVICE_FOR_SETS,
-    BLANK,
-    check_separator,
-    describe_conflict,
-    find_conflict,
-    find_gaps,
-    placeholder_names,
-)
-from suprank.files.label_gaps import (
-    fill_gaps as fill_label_gaps,
-)
+from suprank.files.labels import LabelColumn, check_parents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -65,29 +53,17 @@ def require_column(names: Sequence[str], column: str, about: str) -> None:
         raise ValueError(f"{about} has no column {column!r}; {guess}")
 
 
-def check_table(
-    table: pa.Table, labels: Sequence[str], about: str, *, fill_gaps: bool = False, label_separator: str | None = None
-) -> pa.Table:
+def check_table(table: pa.Table, labels: Mapping[str, LabelColumn], about: str, where: Callable[[int], str]) -> pa.Table:
     """Check path, split, labels, id and box. Return the table with these columns typed and in this order, then the others.
 
-    Label columns of text become dictionary arrays; columns of lists, and of text that `label_separator` divides, lists of them.
-    With `fill_gaps`, a blank between two labels becomes a placeholder instead of an error: see `suprank.files.label_gaps`.
+    Label columns become dictionary arrays, or lists of them if rows have several labels. `where(row)` begins an error.
     """
     names = table.column_names
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{about} has two columns called {name!r}; rename one.")
-    for name in ("path", "split"):
-        require_column(names, name, about)
-    if not table.num_rows:
-        raise ValueError(f"{about} has no rows; a manifest has one for each image.")
     columns = {name: _text(table[name], name, about) for name in ("path", "split")}
-    columns |= {name: _label(table[name], name, about, label_separator) for name in labels}
     _check_paths(columns["path"], about)
     _check_splits(columns["split"], about)
-    if fill_gaps:
-        columns |= _fill_gaps({name: columns[name] for name in labels}, about)
-    _check_labels(columns, labels, about)
+    _check_labels(labels, np.asarray(pc.equal(columns["split"], "distractor")), where)
+    columns |= {PREFIX + level: _to_arrow(one) for level, one in labels.items()}
     if "id" in names:
         columns["id"] = _text(table["id"], "id", about)
         _refuse(_blank(columns["id"]), about, "have no id", "rows with equal ids are one image; fill it in, or drop the column")
@@ -96,6 +72,18 @@ def check_table(
     # Label columns that are no levels here would look like levels when the file is read again.
     others = [name for name in names if name not in columns and not name.startswith(PREFIX)]
     return pa.table(columns | {name: table[name].combine_chunks() for name in others})
+
+
+def check_names(table: pa.Table, about: str) -> None:
+    """Raise unless there are rows, and the columns that every manifest has."""
+    names = table.column_names
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{about} has two columns called {name!r}; rename one.")
+    for name in ("path", "split"):
+        require_column(names, name, about)
+    if not table.num_rows:
+        raise ValueError(f"{about} has no rows; a manifest has one for each image.")
 
 
 def decode_dictionaries(table: pa.Table) -> pa.Table:
@@ -113,21 +101,6 @@ def is_label_sets(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) and pa.types.is_dictionary(kind.value_type))
 
 
-def split_labels(cells: pa.Array, separator: str) -> pa.ListArray:
-    """Text such as `dog|person` as lists of labels, without white space around them; a blank cell becomes null.
-
-    Example:
-        >>> split_labels(pa.array(["dog|person", "cat", ""]), "|").to_pylist()
-        [['dog', 'person'], ['cat'], None]
-    """
-    check_separator(separator)
-    coded = cells if pa.types.is_dictionary(cells.type) else cells.cast(pa.string()).dictionary_encode()
-    blank = pc.equal(pc.utf8_trim_whitespace(coded.dictionary), "")
-    lists = pc.split_pattern(coded.dictionary, separator)
-    members = pa.ListArray.from_arrays(lists.offsets, pc.utf8_trim_whitespace(lists.values), mask=blank)
-    return members.take(coded.indices)
-
-
 def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
@@ -137,54 +110,22 @@ def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     return _one_chunk(column.cast(pa.string()))
 
 
-def _label(column: pa.ChunkedArray, name: str, about: str, separator: str | None) -> pa.Array:
-    """Text as a dictionary array; one that is given stays, so that four million names are not expanded to be counted again."""
-    if is_list(column.type):
-        return _label_sets(_one_chunk(column), name, about)
-    if separator is not None:
-        kind = column.type
-        text = pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)
-        cells = _one_chunk(column.unify_dictionaries()) if text else _text(column, name, about)
-        return _label_sets(split_labels(cells, separator), name, about)
-    if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
-        column = pa.chunked_array([_text(column, name, about)]).dictionary_encode()
-    coded = _one_chunk(column.unify_dictionaries())
-    empty = pc.index(coded.dictionary, pa.scalar("", pa.string())).as_py()
-    if empty < 0:
-        return coded
-    blank = pc.equal(coded.indices, pa.scalar(empty, coded.indices.type))
-    return pa.DictionaryArray.from_arrays(
-        pc.if_else(blank, pa.scalar(None, coded.indices.type), coded.indices), coded.dictionary
-    )
-
-
 def is_list(kind: pa.DataType) -> bool:
     """Whether a column of this type holds lists of any kind."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _label_sets(lists: pa.Array, name: str, about: str) -> pa.Array:
-    """Lists of labels as lists of dictionary-encoded text, null for an empty one; if none has two labels, as a plain column."""
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
-    members = lists.flatten()
-    if pa.types.is_integer(members.type):
-        lengths, members = _without_padding(lengths, members)
-    members = _label(pa.chunked_array([members]), name, about, None)
-    blank = np.zeros(len(lengths), bool)
-    blank[np.repeat(np.arange(len(lengths)), lengths)[np.asarray(members.is_null())]] = True
-    _refuse(pa.array(blank), about, f"have a blank among the labels of {name}", "fill it in, or leave it out")
-    offsets = np.append(0, np.cumsum(lengths))
-    if lengths.max() < 2:
-        rows = pa.array(np.where(lengths, offsets[:-1], 0), mask=lengths == 0)
-        return members.take(rows)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), members, mask=pa.array(lengths == 0))
-
-
-def _without_padding(lengths: NDArray[np.int64], members: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """The lengths and members of lists of integers without −1, which is padding, as in labels `[N, L, M]`."""
-    listed = pc.fill_null(pc.not_equal(members, BLANK), True)
-    rows = np.repeat(np.arange(len(lengths)), lengths)[np.asarray(listed)]
-    return np.bincount(rows, minlength=len(lengths)), members.filter(listed)
+def _to_arrow(column: LabelColumn) -> pa.Array:
+    """The labels as a dictionary array; several of a row as a list, ascending, each once."""
+    names = pa.array(column.names, pa.string())
+    if column.lengths is None:
+        return pa.DictionaryArray.from_arrays(pa.array(column.codes, pa.int32(), mask=column.codes < 0), names)
+    keys = np.unique(column.rows * max(1, len(names)) + column.codes)
+    rows, codes = np.divmod(keys, max(1, len(names)))
+    lengths = np.bincount(rows, minlength=len(column))
+    members = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), names)
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+    return pa.ListArray.from_arrays(offsets, members, mask=pa.array(lengths == 0))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -222,71 +163,20 @@ def _check_splits(splits: pa.Array, about: str) -> None:
         raise ValueError(f"{about}: split {wrong!r} is unknown; a split is one of {', '.join(SPLITS)}.")
 
 
-def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
-    if not any(columns[name].null_count for name in labels):
+def _check_labels(labels: Mapping[str, LabelColumn], distractor: NDArray[np.bool_], where: Callable[[int], str]) -> None:
+    """Refuse blanks, except in distractors, and a label without a parent."""
+    if not labels:
         return
-    distractor = pc.equal(columns["split"], "distractor")
-    gaps = find_gaps(_codes([columns[name] for name in labels])) if len(labels) > 2 else np.zeros((0, 0), bool)
-    advice = ADVICE_FOR_SETS if any(is_list(columns[name].type) for name in labels) else ADVICE
-    for level in np.flatnonzero(gaps.any(0)).tolist():
-        _refuse(pa.array(gaps[:, level]), about, f"have no {labels[level]}, but labels below and above it", advice)
-    for fine, name in enumerate(labels):
-        blank = columns[name].is_null()
-        _refuse(
-            pc.and_not(blank, distractor),
-            about,
-            f"have no {name}",
-            "fill it in, leave the rows out, or give them the split distractor",
-        )
-        if fine:
-            below = labels[fine - 1]
-            _refuse(
-                pc.and_(blank, columns[below].is_valid()),
-                about,
-                f"have a {below} but no {name}",
-                "every class has a parent at the next level; fill it in, or leave both blank",
-            )
-
-
-def _codes(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """The indices of label columns `[rows, levels]`, 0 for several labels; −1 for a blank."""
-    codes = [
-        np.where(column.is_null(), BLANK, 0) if is_list(column.type) else np.asarray(pc.fill_null(column.indices, BLANK))
-        for column in columns
-    ]
-    return np.stack(codes, axis=1).astype(np.int64)
-
-
-def _fill_gaps(columns: dict[str, pa.Array], about: str) -> dict[str, pa.Array]:
-    """The label columns with placeholders in their gaps."""
-    if len(columns) < 3:
-        return columns
-    for name, column in columns.items():
-        if is_list(column.type):
+    columns = list(labels.values())
+    labeled = [one.codes >= 0 if one.lengths is None else one.lengths > 0 for one in columns]
+    check_parents(np.stack(labeled, axis=1), list(labels), where, several=any(one.lengths is not None for one in columns))
+    for level, own in zip(labels, labeled, strict=True):
+        rows = np.flatnonzero(~own & ~distractor)
+        for row in rows[:1].tolist():
+            more = f" (and {len(rows) - 1} other rows)" if len(rows) > 1 else ""
             raise ValueError(
-                f"{about}: fill_gaps needs one label for an image at each level, but images have several {name}; leave "
-                f"fill_gaps out, and fill in the blanks."
+                f"{where(row)}: {level} is blank; fill it in, leave the row out, or give it the split distractor.{more}"
             )
-    codes, levels = _codes(list(columns.values())), [name.removeprefix(PREFIX) for name in columns]
-    dictionaries = [column.dictionary for column in columns.values()]
-    filled, placeholders = fill_label_gaps(codes, [len(dictionary) for dictionary in dictionaries])
-    if not any(placeholders):
-        return columns
-    names = [dictionary.to_pylist() for dictionary in dictionaries]
-    conflict = find_conflict(codes, filled)
-    if conflict is not None:
-        text = describe_conflict(conflict, codes, levels, lambda row, level: names[level][codes[row, level]])
-        raise ValueError(f"{about}: rows {conflict.rows[0]:,} and {conflict.rows[1]:,} {text}")
-    result = dict(columns)
-    for level, texts in enumerate(placeholder_names(placeholders, names, levels)):
-        if texts:
-            coded = pa.DictionaryArray.from_arrays(
-                pa.array(np.maximum(filled[:, level], 0), mask=filled[:, level] == BLANK),
-                pa.concat_arrays([dictionaries[level], pa.array(texts, pa.string())]),
-            )
-            # Through text, because a label may be called like the placeholder.
-            result[PREFIX + levels[level]] = coded.dictionary_decode().dictionary_encode()
-    return result
 
 
 def _boxes(column: pa.ChunkedArray, about: str) -> pa.Array:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
-import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from suprank.data.columns import PREFIX, is_label_sets, is_list
+from suprank.data.columns import PREFIX, decode_dictionaries, is_label_sets
 from suprank.data.image_files import SEPARATOR, ImageFiles
 from suprank.data.images import image_extension
 from suprank.data.manifest import Manifest
@@ -31,81 +28,47 @@ ROW_GROUP_BYTES = 32_000_000
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
-Progress = Callable[[int, int], None]
-"""Called with (images done, images in all)."""
 
-
-def export_hf(
+def export_manifest(
     manifest: Manifest,
     out: str | os.PathLike[str],
     *,
+    format: Literal["hf", "webdataset"] = "hf",
     shard_size: int | str = SHARD_SIZE,
-    progress: Progress = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Path]:
-    """Write Parquet shards that `datasets.load_dataset(out)` reads, with a dataset card; return the shards.
+    """Write a folder with `data/<split>-00000-of-00003.parquet`, or `.tar`, and so on, and return these shards.
 
-    The columns are `image` (feature Image), `label_<level>`, finest first (ClassLabel, with the ids and names of the manifest),
-    and the others of the manifest except `path`. Splits keep their names. Image files are copied byte for byte, and stored
-    uncompressed, so that suprank reads them in place in any order.
+    `datasets.load_dataset(out)` reads both, and `webdataset` the second. Image files are copied byte for byte. "hf" writes the
+    columns `image`, `label_<level>`, finest first, as ClassLabel with the ids and names of the manifest, and its other columns.
+    "webdataset" writes samples, named after the row in the manifest, of the image, a .json of labels and other columns, and a
+    .cls with the id of the finest class if there is one.
 
     `shard_size` is in bytes, or text such as "500MB". The folder is complete or absent: it is written under another name and
-    renamed. An existing folder is refused unless it is empty.
+    renamed. An existing folder is refused unless it is empty. `progress` is called with (images done, images in all).
     """
-    limit = parse_size(shard_size)
-    plan = _plan(manifest)
-    with _new_folder(Path(out)) as folder:
-        counts: dict[str, list[int]] = {}
-        done = 0
-        for split in manifest.splits:
-            counts[split] = []
-            rows = _split_rows(manifest, split)
-            for shard, batches in enumerate(_shards(manifest, plan.files, rows, limit)):
-                written = 0
-                with _parquet_writer(folder / "data" / f"{split}-{shard:05d}.parquet", plan.schema) as writer:
-                    for chosen, images in batches:
-                        writer.write_table(plan.table(chosen, images))
-                        written += len(chosen)
-                        done += len(chosen)
-                        progress(done, len(manifest))
-                counts[split].append(written)
-        _number_shards(folder / "data", counts)
-        _write_card(folder, plan, counts)
-    return sorted(Path(out).glob("data/*.parquet"))
-
-
-def export_webdataset(
-    manifest: Manifest,
-    out: str | os.PathLike[str],
-    *,
-    shard_size: int | str = SHARD_SIZE,
-    progress: Progress = lambda done, total: None,
-) -> list[Path]:
-    """Write shards `<split>-000000.tar` with samples of an image, its `.json` and its `.cls`; return the shards.
-
-    A sample is named after its row in the manifest. Its JSON has the labels, finest first, and the other columns of the
-    manifest except `path` and `split`; `.cls` is the id of its finest class, left out if it has none or several. Images are
-    copied byte for byte. `shard_size` and the folder are as for `export_hf`.
-    """
-    limit = parse_size(shard_size)
-    files, table = ImageFiles(manifest.root), _plain_columns(manifest)
+    limit, files, done = parse_size(shard_size), ImageFiles(manifest.root), 0
     files.index(manifest.paths)
-    classes = manifest.labels_at(manifest.levels[:1]) if manifest.levels else None
-    done = 0
+    writers: dict[str, type[_ParquetShard] | type[_TarShard]] = {"hf": _ParquetShard, "webdataset": _TarShard}
+    if format not in writers:
+        raise ValueError(f"format {format!r} must be one of {', '.join(writers)}.")
+    writer_class = writers[format]
     with _new_folder(Path(out)) as folder:
+        (folder / "data").mkdir()
         for split in manifest.splits:
-            for shard, batches in enumerate(_shards(manifest, files, _split_rows(manifest, split), limit)):
-                with tarfile.open(folder / f"{split}-{shard:06d}.tar", "w") as archive:
-                    for rows, images in batches:
-                        described = table.take(pa.array(rows)).to_pylist() if table.num_columns else [{}] * len(rows)
-                        for row, image, entries in zip(rows.tolist(), images, described, strict=True):
-                            path = manifest.paths[row].as_py()
-                            _add(archive, f"{row:09d}.{image_extension(image, path)}", image)
-                            if classes is not None and classes.ndim == 2 and classes[row, 0] >= 0:
-                                _add(archive, f"{row:09d}.cls", str(classes[row, 0]).encode())
-                            _add(archive, f"{row:09d}.json", json.dumps(entries, ensure_ascii=False).encode())
-                        done += len(rows)
+            rows = deque(np.flatnonzero(np.asarray(manifest.table["split"]) == split).tolist())
+            shards: list[Path] = []
+            while rows:
+                shards.append(folder / "data" / f"{split}-{len(shards):05d}.{writer_class.extension}")
+                with closing(writer_class(shards[-1], manifest)) as writer:
+                    while rows and writer.size < limit:
+                        row = rows.popleft()
+                        writer.write(row, files.read(manifest.paths[row].as_py()))
+                        done += 1
                         progress(done, len(manifest))
-    return sorted(Path(out).glob("*.tar"))
+            for shard in shards:  # now that their number is known
+                shard.rename(shard.with_stem(f"{shard.stem}-of-{len(shards):05d}"))
+    return sorted(Path(out, "data").iterdir())
 
 
 def parse_size(size: int | str) -> int:
@@ -122,205 +85,87 @@ def parse_size(size: int | str) -> int:
     return int(number)
 
 
-# Reading
+class _ParquetShard:
+    """A Parquet file of images and the columns of a manifest, with the features that `datasets` writes into its schema."""
 
+    extension = "parquet"
 
-def _split_rows(manifest: Manifest, split: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.flatnonzero(np.asarray(manifest.table["split"]) == split)
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        import datasets
 
-
-def _shards(
-    manifest: Manifest, files: ImageFiles, rows: np.ndarray[Any, np.dtype[np.int64]], limit: int
-) -> Iterator[Iterator[tuple[np.ndarray[Any, np.dtype[np.int64]], list[bytes]]]]:
-    """The batches (rows, images) of each shard of about `limit` bytes. A shard has to be consumed before the next begins."""
-    position = 0
-
-    def batches() -> Iterator[tuple[np.ndarray[Any, np.dtype[np.int64]], list[bytes]]]:
-        nonlocal position
-        written = 0
-        while position < len(rows) and written < limit:
-            begin, images, size = position, [], 0
-            while position < len(rows) and size < ROW_GROUP_BYTES and written + size < limit:
-                path = manifest.paths[int(rows[position])].as_py()
-                images.append(files.read(path))
-                size += len(images[-1])
-                position += 1
-            written += size
-            yield rows[begin:position], images
-
-    while position < len(rows):
-        before = position
-        yield batches()
-        assert position > before, "the batches of a shard were not consumed"
-
-
-def _plain_columns(manifest: Manifest) -> pa.Table:
-    """The columns besides path and split, with labels as text: a list where images have several."""
-    table = manifest.table.drop_columns(["path", "split"])
-    for index, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-        elif is_label_sets(field.type):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.list_(pa.string())))
-        elif not _is_exported(field.type):
-            raise _unsupported(field)
-    return table
-
-
-# Hugging Face
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The columns of an exported dataset: arrow fields, features of `datasets`, and where each comes from."""
-
-    manifest: Manifest
-    files: ImageFiles
-    schema: pa.Schema
-    features: dict[str, Any]
-
-    def table(self, rows: np.ndarray[Any, np.dtype[np.int64]], images: Sequence[bytes]) -> pa.Table:
-        paths = [_file_name(path) for path in self.manifest.paths.take(pa.array(rows)).to_pylist()]
-        columns: list[Any] = [pa.array([{"bytes": one, "path": path} for one, path in zip(images, paths, strict=True)])]
-        chosen = self.manifest.table.take(pa.array(rows))
-        for name in self.schema.names[1:]:
-            column = chosen[name].combine_chunks()
-            column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-            columns.append(_ids(column) if name.startswith(PREFIX) else column)
-        arrays = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
-
-
-def _file_name(path: str) -> str:
-    return PurePosixPath(path.rpartition(SEPARATOR)[2]).name
-
-
-def _ids(column: pa.Array) -> pa.Array:
-    """The class ids of a label column of a manifest, as integers or lists of integers."""
-    if not is_label_sets(column.type):
-        return column.indices.cast(pa.int64())
-    lengths = np.diff(np.asarray(column.offsets))
-    values = column.flatten().indices.cast(pa.int64())
-    offsets = np.append(0, np.cumsum(np.where(np.asarray(column.is_valid()), lengths, 0)))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=column.is_null())
-
-
-def _plan(manifest: Manifest) -> _Plan:
-    files = ImageFiles(manifest.root)
-    files.index(manifest.paths)
-    fields = [pa.field(IMAGE, pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())]))]
-    features: dict[str, Any] = {IMAGE: {"_type": "Image"}}
-    for field in manifest.table.schema:
-        if field.name in ("path", "split"):
-            continue
-        if field.name == IMAGE:
+        if IMAGE in manifest.table.column_names:
             raise ValueError("the manifest has a column 'image', and the images are to be called so; rename the column.")
-        if field.name.startswith(PREFIX):
-            names = list(manifest.names[field.name.removeprefix(PREFIX)])
-            label = {"names": names, "_type": "ClassLabel"}
-            several = is_label_sets(field.type)
-            features[field.name] = {"feature": label, "_type": "List"} if several else label
-            fields.append(pa.field(field.name, pa.list_(pa.int64()) if several else pa.int64()))
-        elif _is_exported(kind := field.type.value_type if pa.types.is_dictionary(field.type) else field.type):
-            fields.append(pa.field(field.name, kind))
-            features[field.name] = _feature(fields[-1])
-        else:
-            raise _unsupported(field)
-    info = {"huggingface": json.dumps({"info": {"features": features}})}
-    return _Plan(manifest, files, pa.schema(fields, metadata=info), features)
+        self._manifest, self._waiting, self.size = manifest, 0, 0
+        self._rows: list[int] = []
+        self._images: list[bytes] = []
+        table = decode_dictionaries(manifest.table.slice(0, 1).drop_columns(["path", "split"]))
+        features = {IMAGE: datasets.Image(), **datasets.Features.from_arrow_schema(table.schema)}
+        for level in manifest.levels:
+            label = datasets.ClassLabel(names=list(manifest.names[level]))
+            several = is_label_sets(manifest.table[PREFIX + level].type)
+            features[PREFIX + level] = datasets.List(label) if several else label
+        self._schema = datasets.Features(features).arrow_schema
+        self._file = pq.ParquetWriter(path, self._schema, use_dictionary=False)
+
+    def write(self, row: int, image: bytes) -> None:
+        self._rows.append(row)
+        self._images.append(image)
+        self._waiting, self.size = self._waiting + len(image), self.size + len(image)
+        if self._waiting >= ROW_GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        table = self._manifest.take(self._rows).table
+        names = [PurePosixPath(path.rpartition(SEPARATOR)[2]).name for path in table["path"].to_pylist()]
+        images = [{"bytes": image, "path": name} for image, name in zip(self._images, names, strict=True)]
+        columns = {name: _ids(table[name]) if name.startswith(PREFIX) else table[name] for name in self._schema.names[1:]}
+        arrays = [column.cast(self._schema.field(name).type) for name, column in columns.items()]
+        self._file.write_table(pa.Table.from_arrays([pa.array(images), *arrays], schema=self._schema))
+        self._rows, self._images, self._waiting = [], [], 0
+
+    def close(self) -> None:
+        if self._rows:
+            self._write_group()
+        self._file.close()
 
 
-_DTYPES = {pa.string(): "string", pa.large_string(): "large_string", pa.float64(): "float64", pa.float32(): "float32"}
-_DTYPES |= {pa.bool_(): "bool", pa.float16(): "float16", pa.null(): "null"}
+class _TarShard:
+    """A shard of WebDataset."""
+
+    extension = "tar"
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        try:
+            from webdataset import TarWriter
+        except ImportError as error:
+            text = 'WebDataset shards are written by webdataset; pip install "suprank[export]"'
+            raise ImportError(text, name="webdataset") from error
+        self._manifest, self.size = manifest, 0
+        self._classes = manifest.labels_at(manifest.levels[:1]) if manifest.levels and not manifest.has_label_sets else None
+        self._file = TarWriter(str(path), mtime=0.0)  # of 1970, so that equal content gives equal bytes
+
+    def write(self, row: int, image: bytes) -> None:
+        path = self._manifest.paths[row].as_py()
+        known = self._manifest.table.slice(row, 1).drop_columns(["path", "split"]).to_pylist() or [{}]
+        sample = {"__key__": f"{row:09d}", image_extension(image, path): image, "json": known[0]}
+        if self._classes is not None and self._classes[row, 0] >= 0:
+            sample["cls"] = int(self._classes[row, 0])
+        self._file.write(sample)
+        self.size += len(image)
+
+    def close(self) -> None:
+        self._file.close()
 
 
-def _dtype(kind: pa.DataType) -> str | None:
-    """The name that `datasets` has for a type of arrow; None if this is no plain value."""
-    return str(kind) if pa.types.is_integer(kind) else _DTYPES.get(kind)
-
-
-def _is_exported(kind: pa.DataType) -> bool:
-    return _dtype(kind.value_type if is_list(kind) else kind) is not None
-
-
-def _feature(field: pa.Field) -> dict[str, Any]:
-    if is_list(field.type):
-        return {"feature": {"dtype": _dtype(field.type.value_type), "_type": "Value"}, "_type": "List"}
-    return {"dtype": _dtype(field.type), "_type": "Value"}
-
-
-def _unsupported(field: pa.Field) -> ValueError:
-    return ValueError(
-        f"column {field.name!r} holds {field.type}, which is not exported; leave it out, or make it text, numbers or lists of "
-        "these."
-    )
-
-
-@contextmanager
-def _parquet_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """Images plain and uncompressed, as `datasets` writes them since version 5: each is then a range of bytes of the file."""
-    path.parent.mkdir(exist_ok=True)
-    leaves = {f"{IMAGE}.bytes": "NONE", f"{IMAGE}.path": "SNAPPY"}
-    for field in list(schema)[1:]:
-        leaves[f"{field.name}.list.element" if is_list(field.type) else field.name] = "SNAPPY"
-    encoded = [leaf for leaf in leaves if leaf != f"{IMAGE}.bytes"]
-    with pq.ParquetWriter(path, schema, compression=leaves, use_dictionary=encoded, write_page_index=True) as writer:
-        yield writer
-
-
-def _number_shards(folder: Path, counts: dict[str, list[int]]) -> None:
-    """Rename `train-00000.parquet` to `train-00000-of-00003.parquet`, now that the number is known."""
-    for split, shards in counts.items():
-        for shard in range(len(shards)):
-            name = folder / f"{split}-{shard:05d}.parquet"
-            name.rename(folder / f"{split}-{shard:05d}-of-{len(shards):05d}.parquet")
-
-
-def _write_card(folder: Path, plan: _Plan, counts: dict[str, list[int]]) -> None:
-    from huggingface_hub import metadata_save
-
-    manifest = plan.manifest
-    levels = ", ".join(f"`{PREFIX}{level}` ({len(manifest.names[level]):,} classes)" for level in manifest.levels)
-    lines = [
-        "# Images and labels",
-        "",
-        "Written by `suprank data export hf`.",
-        "",
-        "| split | images | shards |",
-        "|---|---:|---:|",
-        *(f"| {split} | {sum(shards):,} | {len(shards)} |" for split, shards in counts.items()),
-        "",
-        f"Levels, finest first: {levels or 'none'}.",
-        "",
-    ]
-    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
-    sizes = {split: sum(one.stat().st_size for one in folder.glob(f"data/{split}-*")) for split in counts}
-    splits = [{"name": split, "num_bytes": sizes[split], "num_examples": sum(shards)} for split, shards in counts.items()]
-    data_files = [{"split": split, "path": f"data/{split}-*"} for split in counts]
-    info = {"features": [_yaml_feature(name, one) for name, one in plan.features.items()], "splits": splits}
-    metadata_save(
-        folder / "README.md",
-        {"dataset_info": info, "configs": [{"config_name": "default", "data_files": data_files}]},
-    )
-
-
-def _yaml_feature(name: str, feature: dict[str, Any]) -> dict[str, Any]:
-    """A feature as a dataset card has it."""
-    if feature["_type"] == "List":
-        inner = _yaml_feature("", feature["feature"])["dtype"]
-        return {"name": name, "list": {"dtype": inner} if isinstance(inner, dict) else inner}
-    if feature["_type"] == "ClassLabel":
-        return {"name": name, "dtype": {"class_label": {"names": {str(i): one for i, one in enumerate(feature["names"])}}}}
-    return {"name": name, "dtype": "image" if feature["_type"] == "Image" else feature["dtype"]}
-
-
-# Files
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    info = tarfile.TarInfo(name)  # of 1970 and nobody, so that equal content gives equal bytes
-    info.size = len(data)
-    archive.addfile(info, io.BytesIO(data))
+def _ids(column: pa.ChunkedArray) -> pa.Array:
+    """The class ids of a label column of a manifest, as integers or lists of integers."""
+    column = column.combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    if not is_label_sets(column.type):
+        return column.indices
+    lengths = np.where(np.asarray(column.is_valid()), np.diff(np.asarray(column.offsets)), 0)
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+    return pa.ListArray.from_arrays(offsets, column.flatten().indices, mask=column.is_null())
 
 
 @contextmanager

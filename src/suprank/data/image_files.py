@@ -165,7 +165,7 @@ def find_files(paths: pa.Array | pa.ChunkedArray, files: ImageFiles) -> tuple[ND
             members = files.archive(archive).members
             found = members.find(names) if isinstance(members, Members) else indices[rows]
             exist[rows], indices[rows] = found >= 0, found
-            if (found < 0).any():  # rows of a Parquet file, or names with a slash before them
+            if (found < 0).any():  # rows of an Arrow file, or names with a slash before them
                 exist[rows[found < 0]] = members.contain(pc.utf8_ltrim(names.filter(pa.array(found < 0)), characters="/"))
     return exist, indices
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,12 +16,21 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from suprank.data.columns import PREFIX, SPLITS, check_table, decode_dictionaries, is_label_sets, is_list, label_columns
+from suprank.data.columns import (
+    PREFIX,
+    SPLITS,
+    check_names,
+    check_table,
+    decode_dictionaries,
+    is_label_sets,
+    is_list,
+    label_columns,
+)
 from suprank.data.tree import NO_PARENT, LabelTree
 from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.binary import open_parquet, read_columns
-from suprank.files.label_gaps import name_start
-from suprank.files.tables import read_table
+from suprank.files.labels import clean_labels, name_start, parent_pairs, unclear_parents
+from suprank.files.tables import label_column, read_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,8 +93,9 @@ class Manifest:
         names: Mapping[str, Sequence[str]] | None = None,
         fill_gaps: bool = False,
         label_separator: str | None = None,
+        where: Callable[[int], str] | None = None,
     ) -> Manifest:
-        """Check the columns and make a manifest of them; errors call it `about`.
+        """Check the columns and make a manifest of them; errors call it `about`, and a row `where(row)`.
 
         `levels`, finest first, names the columns `label_<level>` to use; by default all of them, in their order. `levels=()`
         makes an unlabeled manifest. `names` gives ids that were assigned before. A label cell such as `dog|person` is two
@@ -97,14 +108,25 @@ class Manifest:
         family and no genus get the genus `(no genus) Felidae: lynx`, which is no other species' genus.
         """
         table = columns if isinstance(columns, pa.Table) else _table(columns, about)
-        chosen = label_columns(table.column_names, levels, about)
-        table = check_table(table, chosen, about, fill_gaps=fill_gaps, label_separator=label_separator)
-        for column in chosen:
-            given = None if names is None else names.get(column.removeprefix(PREFIX))
-            index = table.column_names.index(column)
-            encode = _encode_sets if is_label_sets(table[column].type) else _encode_labels
-            table = table.set_column(index, column, encode(table[column].combine_chunks(), given, column, about))
-        return cls(table, Path(root), tuple(column.removeprefix(PREFIX) for column in chosen))
+        place = where or (lambda row: f"{about}, row {row}")
+        chosen = {column.removeprefix(PREFIX): column for column in label_columns(table.column_names, levels, about)}
+        check_names(table, about)
+        known = {level: names[level] for level in chosen if names and level in names}
+        labels = clean_labels(
+            {level: label_column(table[column], column, about) for level, column in chosen.items()},
+            place,
+            separator=label_separator,
+            fill_gaps=fill_gaps,
+            names=known,
+            saved=True,
+        )
+        for level, given in known.items():
+            if not fill_gaps and len(labels[level].names) > len(given):
+                raise ValueError(
+                    f"{about}: {level} holds {labels[level].names[len(given)]!r}, which is not among the names saved with it; "
+                    f"give the rows their old labels, or assign new ids: for a CSV, delete the .csv.json beside it."
+                )
+        return cls(check_table(table, labels, about, place), Path(root), tuple(chosen))
 
     @classmethod
     def read(
@@ -113,16 +135,12 @@ class Manifest:
         *,
         root: str | os.PathLike[str] | None = None,
         levels: Sequence[str] | None = None,
-        fill_gaps: bool = False,
-        label_separator: str | None = None,
     ) -> Manifest:
         """Read a manifest from a .parquet or .csv file.
 
         Ids, levels and root are those it was saved with: in the metadata of a Parquet file, or in `<name>.csv.json` beside a
         CSV. A CSV without that file gets new ids. `root` overrides where the images are; if the saved root does not exist, it
-        is looked for relative to the manifest. `levels` selects some of the levels. `fill_gaps` is that of `from_columns`.
-        `label_separator` is what stands between the labels of an image that has several at a level; one that was saved with
-        the manifest need not be given.
+        is looked for relative to the manifest. `levels` selects some of the levels.
         """
         path = Path(path)
         if path.suffix.lower() not in (".parquet", ".csv"):
@@ -134,10 +152,13 @@ class Manifest:
         if levels is None and "levels" in meta:
             levels = meta["levels"]
         images = Path(root) if root is not None else _find_root(meta, path.parent)
-        about, names = str(path), meta.get("names")
-        separator = meta.get("label_separator") if label_separator is None else label_separator
         return cls.from_columns(
-            table, root=images, levels=levels, about=about, names=names, fill_gaps=fill_gaps, label_separator=separator
+            table,
+            root=images,
+            levels=levels,
+            about=str(path),
+            names=meta.get("names"),
+            label_separator=meta.get("label_separator"),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -298,18 +319,17 @@ class Manifest:
     def two_parents(self) -> list[str]:
         """Sentences that name the labels with several parents; none if the levels form a tree."""
         sentences = []
-        for fine, coarse in zip(range(len(self.levels)), range(1, len(self.levels)), strict=False):
-            child, parent = self._edges(fine, coarse)
-            if self.has_label_sets:
-                sentences += self._without_parent(fine, child)
-                continue
-            several = np.flatnonzero(np.bincount(child) > 1)
-            names, above = self.names[self.levels[fine]], self.names[self.levels[coarse]]
-            for one in several[:_SHOWN]:
-                parents = " and ".join(repr(above[other]) for other in parent[child == one][:3])
-                sentences.append(f"{self.levels[fine]} {names[one]!r} stands under {self.levels[coarse]} {parents}")
-            if len(several) > _SHOWN:
-                sentences.append(f"... and {len(several) - _SHOWN:,} more labels of {self.levels[fine]} have several parents")
+        labels = self.labels
+        for fine, (level, above) in enumerate(itertools.pairwise(self.levels)):
+            unclear = list(unclear_parents(labels[:, fine], labels[:, fine + 1]))
+            for one, parents in unclear[:_SHOWN]:
+                name = f"{level} {self.names[level][one]!r}"
+                some = " and ".join(repr(self.names[above][other]) for other in parents[:3])
+                alone = f"images of {name} have no {above} in common"
+                sentences.append(f"{name} stands under {above} {some}" if parents else alone)
+            if len(unclear) > _SHOWN:
+                problem = f"no {above} in common" if self.has_label_sets else "several parents"
+                sentences.append(f"... and {len(unclear) - _SHOWN:,} more labels of {level} have {problem}")
         return sentences
 
     def placeholders(self) -> dict[str, int]:
@@ -333,58 +353,28 @@ class Manifest:
                 + ". Rename the label under one of them, or leave out a level."
             )
         self._check_known_parents()
-        sizes = [len(self.names[level]) for level in self.levels]
+        sizes, labels = [len(self.names[level]) for level in self.levels], self.labels
         parents = []
         for level in range(len(self.levels) - 1):
-            child, parent = self._edges(level, level + 1)
+            child, parent = parent_pairs(labels[:, level], labels[:, level + 1])
             parents.append(np.full(sizes[level], NO_PARENT, np.int64))
             parents[-1][child] = parent
-        labels = self.labels
         images = tuple(
             np.bincount(labels[:, level][labels[:, level] >= 0], minlength=size).astype(np.int64)
             for level, size in enumerate(sizes)
         )
         return LabelTree(self.levels, tuple(self.names[level] for level in self.levels), tuple(parents), images)
 
-    def _without_parent(self, fine: int, child: NDArray[np.int64]) -> list[str]:
-        """Sentences that name the labels that are not among `child`, those with a parent."""
-        level, above = self.levels[fine], self.levels[fine + 1]
-        alone = np.setdiff1d(self.labels[:, fine][self.labels[:, fine] >= 0], child)
-        names = self.names[level]
-        sentences = [f"images of {level} {names[one]!r} have no {above} in common" for one in alone[:_SHOWN]]
-        if len(alone) > _SHOWN:
-            sentences.append(f"... nor have those of {len(alone) - _SHOWN:,} more labels of {level}")
-        return sentences
-
     def _check_known_parents(self) -> None:
         """Refuse images with several labels if it cannot be known which of their parents belongs to which label."""
-        for fine, (level, above) in enumerate(zip(self.levels[:-1], self.levels[1:], strict=True)):
-            child, parent = self._edges(fine, fine + 1)
+        for fine, (level, above) in enumerate(itertools.pairwise(self.levels)):
+            child, parent = parent_pairs(self.labels[:, fine], self.labels[:, fine + 1])
             for one in np.flatnonzero(np.bincount(child) > 1)[:1]:
                 parents = " and ".join(repr(self.names[above][other]) for other in parent[child == one][:3])
                 raise ValueError(
                     f"the parent of {level} {self.names[level][one]!r} is unknown: all its images have the {above} {parents}; "
                     f"add an image that has one of them, or leave out a level."
                 )
-
-    def _edges(self, fine: int, coarse: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The distinct (child, parent) pairs of two levels, sorted by child.
-
-        Of images with several labels, the pairs in which all images of the child have the parent too.
-        """
-        labels = self.labels
-        if self.has_label_sets:
-            return _common_parents(labels[:, fine], labels[:, coarse], len(self.names[self.levels[coarse]]))
-        present = labels[:, fine] >= 0
-        child, parent = labels[present, fine], labels[present, coarse]
-        parent_of = np.full(len(self.names[self.levels[fine]]), NO_PARENT, labels.dtype)
-        parent_of[child] = parent
-        if (parent_of[child] == parent).all():  # one parent each, as in a tree: no need to sort the rows
-            classes = np.flatnonzero(parent_of != NO_PARENT)
-            return classes, parent_of[classes]
-        width = len(self.names[self.levels[coarse]])
-        pairs = np.unique(child * width + parent)
-        return pairs // width, pairs % width
 
     def _free_separator(self) -> str:
         """A character that is in no label, to stand between the labels of an image in a CSV."""
@@ -432,54 +422,12 @@ def _dictionary(column: pa.ChunkedArray) -> pa.Array:
     return (chunk.values if is_label_sets(chunk.type) else chunk).dictionary
 
 
-def _common_parents(
-    child: NDArray[np.int64], parent: NDArray[np.int64], width: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pairs of a class in `child` and one in `parent` that all rows of the former have, from sets `[rows, M]`."""
-    images = np.bincount(child[child >= 0], minlength=1)
-    keys = child[:, :, None] * width + parent[:, None, :]
-    pairs, counts = np.unique(keys[(child >= 0)[:, :, None] & (parent >= 0)[:, None, :]], return_counts=True)
-    pairs = pairs[counts == images[pairs // width]]
-    return pairs // width, pairs % width
-
-
-def _encode_sets(column: pa.ListArray, given: Sequence[str] | None, name: str, about: str) -> pa.ListArray:
-    """Lists of labels as sets of ids: ascending, each once."""
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
-    members = _encode_labels(column.flatten(), given, name, about)
-    rows, codes = np.repeat(np.arange(len(lengths)), lengths), np.asarray(members.indices, np.int64)
-    rows, codes = np.divmod(np.unique(rows * max(1, len(members.dictionary)) + codes), max(1, len(members.dictionary)))
-    offsets = np.append(0, np.cumsum(np.bincount(rows, minlength=len(lengths))))
-    values = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), members.dictionary)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=pa.array(lengths == 0))
-
-
-def _encode_labels(coded: pa.DictionaryArray, given: Sequence[str] | None, name: str, about: str) -> pa.DictionaryArray:
-    """The labels as ids into the given names, or into those that occur, in alphabetical order."""
-    if given is None:  # a dictionary may hold names that do not occur
-        occurring = coded.dictionary.take(pc.unique(coded.indices).drop_null())
-        names = pc.unique(occurring.take(pc.sort_indices(occurring)))
-    else:
-        names = pa.array(given, pa.string())
-    codes_of_names = pc.index_in(coded.dictionary, value_set=names)
-    codes = codes_of_names.take(coded.indices).cast(pa.int32())
-    unknown = pc.and_(pc.is_null(codes), pc.is_valid(coded))
-    if pc.any(unknown).as_py():
-        first = coded.filter(unknown)[0].as_py()
-        raise ValueError(
-            f"{about}: {name} holds {first!r}, which is not among the names saved with it; give the rows their old labels, or "
-            f"assign new ids: for a CSV, delete the .csv.json beside it."
-        )
-    return pa.DictionaryArray.from_arrays(codes, names)
-
-
 def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    with open_parquet(path) as file:
+    # Not `pq.read_table`, whose chunks of 131,072 rows each have a dictionary of all names to unify.
+    with open_parquet(path, memory_map=True) as file:
         schema = file.schema_arrow
         labels = [field.name for field in schema if field.name.startswith(PREFIX) and not pa.types.is_nested(field.type)]
-    # Not `pq.read_table`, whose chunks of 131,072 rows each have a dictionary of all names to unify.
-    with open_parquet(path, read_dictionary=labels, memory_map=True) as file:
-        table = read_columns(file)
+        table = read_columns(file, dictionaries=labels)
     return table.replace_schema_metadata(None), _parse_meta((schema.metadata or {}).get(_META, b"{}"), path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import tarfile
 import time
 import zipfile
@@ -39,7 +40,7 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/
 _TAR_BLOCK = 512
 _LARGEST_HEADERS = 1 << 16  # bytes before a member of a tar; extended attributes can be larger, names cannot
 _SAMPLED = 64  # headers of a tar that tell it from another with the same size and time
-_SECONDS_BETWEEN = 5.0  # messages while a large archive is listed
+_PATIENCE = 5.0  # seconds until a message says that an archive is being listed
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class _Rows:
 
     def __init__(self, path: Path) -> None:
         self.names, self.ends, self.entries = bytearray(), array("q", (0,)), array("q")
-        self._path, self._next_message = path, time.monotonic() + _SECONDS_BETWEEN
+        self._path, self._message_at = path, time.monotonic() + _PATIENCE
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -143,9 +144,12 @@ class _Rows:
         self.names += normalize(name)
         self.ends.append(len(self.names))
         self.entries.extend(entry)
-        if not len(self) % 10_000 and time.monotonic() > self._next_message:
-            _log.info("listing %s: %s members so far", self._path, f"{len(self):,}")
-            self._next_message = time.monotonic() + _SECONDS_BETWEEN
+        if not len(self) % 10_000 and time.monotonic() > self._message_at:
+            # A warning, because those are shown by every command and every program.
+            _log.warning(
+                "%s is being listed, %s members so far; its list is cached for the next time", self._path, f"{len(self):,}"
+            )
+            self._message_at = math.inf
 
     def members(self, links: Mapping[int, bytes]) -> Members:
         """The members; the rows in `links` get the entry of the last member before them that has the name they link to."""

@@ -150,7 +150,7 @@ def _dead_worker(workers: Sequence[BaseProcess]) -> str:
         how = f"was killed by {name}{_LIKELY_CAUSE.get(name, '')}" if code < 0 else f"ended with exit code {code}"
         return (
             f"worker process {number} of {len(workers)}, which decodes images, {how}; use fewer worker processes "
-            f"(--workers on the command line, data.workers in a recipe; 0 decodes in the main process), or a smaller batch."
+            f"(workers; data.workers in a recipe; 0 decodes in the main process), or a smaller batch."
         )
     return ""
 

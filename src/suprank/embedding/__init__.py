@@ -6,7 +6,7 @@ from suprank.system.extras import explain_missing_extra, import_attribute
 
 with explain_missing_extra(__name__):
     from suprank.embedding.parts import EmbeddedPart, read_embedded
-    from suprank.embedding.query_gallery import LabeledEmbeddings, QueryGallery, build_query_gallery, ranked_parts
+    from suprank.embedding.query_gallery import combine_parts, ranked_parts
 
 if TYPE_CHECKING:
     from suprank.embedding.collection import embed_collection
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "EmbeddedPart",
     "ImageLoaderSettings",
-    "LabeledEmbeddings",
     "Processes",
-    "QueryGallery",
-    "build_query_gallery",
+    "combine_parts",
     "embed_collection",
     "feature_moments",
     "ranked_parts",

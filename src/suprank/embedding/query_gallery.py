@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.retrieval_data import Items, MetricDefaults, Origin, RetrievalData
-from suprank.files.label_digest import label_digests
+from suprank.evaluation.retrieval_data import Items, Origin, RetrievalData
 from suprank.files.sharded_array import concatenate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
     from suprank.files.sharded_array import Shards
-
-
-class LabeledEmbeddings(NamedTuple):
-    """Queries or gallery: embeddings `[n, dim]`, labels `[n, levels]`, and ids, equal if two rows are one image.
-
-    Labels are `[n, levels, M]`, with the same M in queries and gallery, if images have up to M labels at a level.
-    """
-
-    embeddings: NDArray[Any] | Shards
-    labels: NDArray[np.int64]
-    ids: list[str] | None
-
-
-class QueryGallery(NamedTuple):
-    """Queries and gallery, and the levels of their labels, finest first. Without a gallery, queries rank each other.
-
-    `classes` are the labels of the queries at every level of their manifest, whatever levels were chosen: see `evaluate`.
-    `manifests` are those of the queries, and those of the gallery one after the other, for `ids_and_digests`.
-    """
-
-    levels: tuple[str, ...]
-    queries: LabeledEmbeddings
-    gallery: LabeledEmbeddings | None
-    classes: dict[str, NDArray[np.int64]]
-    manifests: tuple[Manifest, tuple[Manifest, ...]]
 
 
 def ranked_parts(available: Collection[str]) -> tuple[str, ...]:
@@ -65,11 +39,7 @@ def ranked_parts(available: Collection[str]) -> tuple[str, ...]:
 
 
 def combine_parts(
-    parts: Mapping[str, tuple[NDArray[Any] | Shards, Manifest]],
-    *,
-    name: str,
-    origin: Origin | None = None,
-    defaults: MetricDefaults | None = None,
+    parts: Mapping[str, tuple[NDArray[Any] | Shards, Manifest]], *, name: str, origin: Origin | None = None
 ) -> RetrievalData:
     """The queries and the gallery of the `ranked_parts`, in their order: embeddings `[n, dim]`, and the manifest of the rows.
 
@@ -92,49 +62,13 @@ def combine_parts(
             gallery = Items(
                 Embeddings.from_source(both, about[1] + name), np.concatenate(labels), [*chain(*ids)], tuple(manifests)
             )
-    return RetrievalData(
-        *(queries, gallery, levels, names, all_classes(manifests[0]), name),
-        defaults=defaults or MetricDefaults(),
-        origin=origin or Origin(),
-    )
+    classes = all_classes(manifests[0])
+    return RetrievalData(queries, gallery, levels, names, classes, name, origin=origin or Origin())
 
 
 def shared_levels(manifests: Sequence[Manifest]) -> tuple[str, ...]:
     """The levels that all manifests have, in the order of the first."""
     return tuple(level for level in manifests[0].levels if all(level in other.levels for other in manifests[1:]))
-
-
-def build_query_gallery(
-    parts: Mapping[str, tuple[NDArray[Any] | Shards, Manifest]], levels: Sequence[str] = (), *, about: str, labeled: bool = True
-) -> QueryGallery:
-    """The input of `evaluate`, from embeddings `[n, dim]` of the `ranked_parts`, in their order, with the manifest of the rows.
-
-    `levels` are chosen, in this order, of those that all parts have; by default all of those. Images without labels are
-    refused if they must be `labeled`. Errors call the parts `about`.
-    """
-    embeddings, items = zip(*parts.values(), strict=True)
-    unlabeled = not labeled and not any(manifest.levels for manifest in items)
-    names = () if unlabeled else common_levels(items, levels, about=about)
-    labels = common_labels(items, names)
-    classes = all_classes(items[0])
-    if len(parts) == 1:
-        own = column(items[0], "id")  # without ids a query is excluded by its row
-        return QueryGallery(names, LabeledEmbeddings(embeddings[0], labels[0], own), None, classes, (items[0], ()))
-    queries, gallery = (LabeledEmbeddings(*side) for side in zip(embeddings, labels, _image_ids(items), strict=True))
-    if "query" in parts:
-        return QueryGallery(names, queries, gallery, classes, (items[0], items[1:]))
-    return QueryGallery(names, queries, _concatenate(queries, gallery), classes, (items[0], items))
-
-
-def ids_and_digests(queries: Manifest, gallery: Sequence[Manifest], levels: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Ids of the queries, and the `label_digests` of queries and gallery: what a report is matched with another one by."""
-    ids, *others = _image_ids([queries, *gallery])
-    digests = label_digests(ids, {level: column(queries, f"label_{level}") or [] for level in levels})
-    if gallery:
-        names = {level: [column(items, f"label_{level}") or [] for items in gallery] for level in levels}
-        items = {f"gallery {level}": [*chain(*parts)] for level, parts in names.items()}
-        digests |= label_digests([*chain(*others)], items)
-    return ids, digests
 
 
 def all_classes(manifest: Manifest) -> dict[str, NDArray[np.int64]]:
@@ -152,22 +86,6 @@ def count_seen(queries: Manifest, training: Manifest, level: str) -> int:
         for labels in [one.labels_at([level])]
     ]
     return len(names[0] & names[1])
-
-
-def common_levels(manifests: Iterable[Manifest], chosen: Sequence[str] = (), *, about: str) -> tuple[str, ...]:
-    """The levels that all manifests have, in the first one's order; or the chosen ones, which must be among them."""
-    first, *others = manifests
-    known = tuple(level for level in first.levels if all(level in other.levels for other in others))
-    if not known:
-        raise ValueError(
-            f"{about}: the images have no labels, so nothing is relevant to a query; add label columns to the manifest and "
-            f"embed again. Revisited Oxford and Paris have a file of their own: suprank evaluate --ground-truth "
-            f"gnd_roxford5k.pkl."
-        )
-    unknown = [level for level in chosen if level not in known]
-    if unknown:
-        raise ValueError(f"{about} has no level {unknown[0]!r}; choose from {', '.join(known)}.")
-    return tuple(chosen) or known
 
 
 def column(items: Manifest, name: str) -> list[Any] | None:
@@ -202,11 +120,3 @@ def _image_ids(manifests: Sequence[Manifest]) -> list[list[str]]:
     if len(known) == len(manifests):
         return known
     return [items.keys for items in manifests]
-
-
-def _concatenate(one: LabeledEmbeddings, other: LabeledEmbeddings) -> LabeledEmbeddings:
-    return LabeledEmbeddings(
-        concatenate(one.embeddings, other.embeddings),
-        np.concatenate([one.labels, other.labels]),
-        [*(one.ids or ()), *(other.ids or ())],
-    )

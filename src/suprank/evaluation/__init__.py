@@ -5,6 +5,7 @@ from typing import Any
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap import DecomposabilityGap, GapBounds, decomposability_gap, gap_bound, gap_bounds, refined_gap_bound
+from suprank.evaluation.labels import encode_labels
 from suprank.evaluation.landmarks import landmark_map, landmark_map_from_files, read_predictions, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
@@ -31,6 +32,7 @@ __all__ = [
     "RetrievalMetrics",
     "Run",
     "decomposability_gap",
+    "encode_labels",
     "evaluate",
     "evaluate_run",
     "gap_bound",

@@ -11,18 +11,16 @@ import torch
 from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, check_level_name, parse_metric
 from suprank.evaluation.overlap import warn_if_queries_in_gallery, warn_if_queries_repeat
 from suprank.evaluation.positives import pad_lists
-from suprank.ranking.relevance import check_labels, classes_with_two_parents, label_columns, match_sets, refuse_hot
+from suprank.files.labels import check_tree
+from suprank.ranking.relevance import check_labels, label_columns, match_sets, refuse_hot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Integer
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
     from suprank.evaluation.embeddings import Embeddings
-
-_ROWS = 2**18  # of labels that are looked at together
 
 
 def check_label_pair(
@@ -60,7 +58,10 @@ def integer_tensor(values: ArrayLike, name: str) -> Tensor:
     """Labels as a tensor; of int32 and int64 it shares the memory, or the mapped file, and must not be written to."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and not (array.dtype == np.bool_ and array.ndim == 3):
-        raise TypeError(f"{name} have dtype {array.dtype}, but must be integers; number the classes from 0 on.")
+        raise TypeError(
+            f"{name} have dtype {array.dtype}, but must be integers; number the classes from 0 on, or give the "
+            f"names to suprank.evaluation.encode_labels."
+        )
     if array.dtype not in (np.int32, np.int64, np.uint64, np.bool_):
         array = array.astype(np.int64)
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):  # reversed, or a field of a structured array
@@ -70,83 +71,20 @@ def integer_tensor(values: ArrayLike, name: str) -> Tensor:
         return torch.from_numpy(array)
 
 
-def forms_tree(parts: Sequence[Integer[Tensor, "_ depth"]]) -> bool:
-    """Whether every label has a parent, and the same one in all rows of all parts.
+def check_label_tree(parts: Sequence[Tensor], levels: Sequence[str]) -> None:
+    """Refuse labels that are no tree, and what look like rows of 0 and 1 instead of labels: see `check_tree`."""
 
-    Read some rows at a time, into a table of parents; False too for labels that are too large to index one.
-    """
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return True
-    rows = [part[first : first + _ROWS] for part in parts for first in range(0, len(part), _ROWS)]
-    for column in range(parts[0].shape[1] - 1):
-        largest = max(int(part[:, column].max()) for part in parts)
-        if largest > sum(map(len, parts)) + 1024:
-            return False
-        parents = torch.full((largest + 2,), -1, dtype=parts[-1].dtype, device=parts[0].device)
-        for one in rows:  # the last entry is for rows without a label, and means nothing
-            parents[one[:, column].where(one[:, column] >= 0, largest + 1).long()] = one[:, column + 1].to(parents.dtype)
-        for one in rows:
-            child, parent = one[:, column], one[:, column + 1]
-            known = parents[child.where(child >= 0, largest + 1).long()]
-            if ((child >= 0) & ((parent < 0) | (known != parent))).any():
-                return False
-    return True
+    def where(row: int) -> str:
+        queries = len(parts[0])
+        return f"row {row} of labels" if row < queries else f"row {row - queries} of gallery_labels"
 
-
-def check_tree(
-    labels: Integer[Tensor, "rows depth *set"], names: Sequence[str], gallery: Integer[Tensor, "items depth *set"] | None = None
-) -> None:
-    """Refuse a label with two parents, and one whose parent is missing, in the labels and those of a gallery together.
-
-    Of sets, refuse a label whose images have no label of the next level in common, which could be its parent.
-    """
-    parts = [labels] if gallery is None else [labels, gallery]
-    if labels.ndim == 2 and forms_tree(parts):
-        return
-    labels = torch.cat(parts)
-    refuse_hot(labels, "labels")
-    for column in range(labels.shape[1] - 1):
-        child, parent = labels[:, column], labels[:, column + 1]
-        if labels.ndim == 3:
-            _check_set_tree(child, parent, names[column : column + 2])
-            continue
-        orphans = ((child >= 0) & (parent < 0)).nonzero()[:, 0]
-        if len(orphans):
-            row = int(orphans[0])
-            raise ValueError(
-                f"{names[column]}={int(child[row])} has no parent: its {names[column + 1]} is {int(parent[row])} in "
-                f"{len(orphans)} row(s), and −1 means unlabeled; label the parent too (fill_gaps of a manifest or a label file "
-                f"does), or set the finer label to −1."
-            )
-        twice = classes_with_two_parents(child, parent).tolist()
-        if twice:
-            parents = parent[child == twice[0]].unique().tolist()
-            way_out = "give a label that occurs under two parents an id for each of them."
-            if not len(classes_with_two_parents(parent, child)):
-                way_out = f"{names[column + 1]} looks finer than {names[column]}: give the columns finest first."
-            raise ValueError(
-                f"labels must form a tree, but {names[column]}={twice[0]} stands under {names[column + 1]} "
-                f"{' and '.join(map(str, parents[:3]))}{' and more' if len(parents) > 3 else ''} ({len(twice)} such label(s)); "
-                f"{way_out}"
-            )
-
-
-def _check_set_tree(child: Tensor, parent: Tensor, names: Sequence[str]) -> None:
-    fine, coarse = names
-    orphans = ((child >= 0).any(1) & (parent < 0).all(1)).nonzero()[:, 0]
-    if len(orphans):
-        row = int(orphans[0])
-        raise ValueError(
-            f"{fine}={int(child[row].max())} has no parent: row {row} has no {coarse}, one of {len(orphans)} such rows; label "
-            f"the parents too, or set the finer labels to −1."
-        )
-    for label in classes_with_two_parents(child, parent)[:1].tolist():
-        rows = (child == label).any(1).nonzero()[:, 0].tolist()
-        raise ValueError(
-            f"labels must form a tree, but {len(rows)} rows with {fine}={label} (such as {', '.join(map(str, rows[:3]))}) "
-            f"have no {coarse} in common that could be its parent; add the parent to each of them, or leave out a level."
-        )
+    if parts[0].ndim == 3:
+        refuse_hot(torch.cat([*parts]), "labels")
+    try:
+        check_tree([part.cpu().numpy() for part in parts], levels, where=where)
+    except ValueError:
+        refuse_hot(torch.cat([*parts]), "labels")
+        raise
 
 
 def check_level_names(names: Sequence[str] | None, depth: int) -> tuple[str, ...]:

@@ -43,7 +43,8 @@ def open_embeddings(
     extension = path.suffix.lower()
     if extension not in (".npy", ".pt", ".parquet"):
         raise ValueError(
-            f"{name}: {path.suffix or 'no extension'!r} cannot be read; save the embeddings as .npy, .parquet or .pt."
+            f"{name}: {path.suffix or 'no extension'!r} cannot be read; save the embeddings as .npy, .parquet or .pt. The "
+            f"images of a manifest are embedded by `suprank embed`."
         )
     check_file(path, name)
     if extension == ".parquet":
@@ -63,7 +64,7 @@ class ParquetRows:
     def __init__(self, path: Path, name: str, column: str | None) -> None:
         self._path, self._name, self._place = path, name, threading.local()
         with open_parquet(path, name, buffer_size=_BUFFER) as file:
-            self._columns = _embedding_columns(file.schema_arrow, name, column)
+            self._columns = _embedding_columns(file.metadata.schema.to_arrow_schema(), name, column)
             metadata = file.metadata
             self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
             first = next(_read_matrices(file, self._columns, name), np.empty((0, 1), np.float32))
@@ -185,7 +186,7 @@ def _open_pt(path: Path, name: str) -> Tensor:
 def _copy_parquet(path: Path, name: str, column: str | None) -> NDArray[Any]:
     """The rows of a Parquet file, copied to an unnamed temporary file, which is memory-mapped."""
     with open_parquet(path, name, buffer_size=_BUFFER) as file:
-        columns = _embedding_columns(file.schema_arrow, name, column)
+        columns = _embedding_columns(file.metadata.schema.to_arrow_schema(), name, column)
         count = file.metadata.num_rows
         if count == 0:
             return np.empty((0, 1), np.float32)  # `Embeddings` refuses it, as it does other empty sources
@@ -231,7 +232,7 @@ def _embedding_columns(schema: Any, name: str, column: str | None) -> list[str]:
 
     fields = [field for field in schema if field.name != "__index_level_0__"]  # what pandas adds
     present = ", ".join(f"{field.name} ({field.type})" for field in fields[:20]) or "no columns"
-    vectors = [field.name for field in fields if is_vector(field.type)]
+    vectors = [field.name for field in fields if is_vector(field.type) and field.name != "box"]  # of a manifest
     if column is not None:
         if column in vectors or any(field.name == column and kinds.is_floating(field.type) for field in fields):
             return [column]
@@ -244,7 +245,7 @@ def _embedding_columns(schema: Any, name: str, column: str | None) -> list[str]:
         return [field.name for field in fields]
     raise ValueError(
         f"{name} has {present}, but must have a column of float lists, best called `embedding`, or only float columns, "
-        f"one per dimension."
+        f"one per dimension. The images of a manifest are embedded by `suprank embed`."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -105,11 +106,26 @@ class Embeddings:
         if isinstance(stored, torch.Tensor):
             # Apple's GPUs (mps) have no float64, in which norms and metrics are summed.
             return cls(stored if stored.device.type in ("cpu", "cuda") else stored.cpu(), name)
-        on_disk = _is_memory_mapped(stored)
-        return cls(stored if on_disk else _as_tensor(stored), name, on_disk=on_disk)
+        if not _is_memory_mapped(stored):
+            return cls(_as_tensor(stored), name)
+        file: Any = getattr(stored, "filename", None) if isinstance(stored.base, mmap.mmap) else None  # not of a part of it
+        return cls(stored, name, on_disk=True, paths=[] if file is None else [Path(file)])
 
     def __len__(self) -> int:
         return self._count
+
+    def __getitem__(self, which: int | slice | NDArray[np.int64] | Sequence[int]) -> NDArray[np.float32]:
+        """Rows as a numpy array in float32: one by its number, or several by a slice or their numbers."""
+        index = which if isinstance(which, slice) else torch.from_numpy(np.atleast_1d(np.asarray(which, np.int64)))
+        rows: NDArray[np.float32] = self.rows(index).cpu().numpy()
+        return rows[0] if isinstance(which, int) else rows
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self[:], dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._count, self.dim
 
     def __repr__(self) -> str:
         return f"Embeddings({self.name}: {self._count} × {self.dim})"

@@ -119,7 +119,7 @@ def evaluate(
         >>> report["R@2"], report["mAP@R"], report.settings["protocol"]
         (0.75, 0.0, 'dml')
     """
-    arrays = {"labels": labels, "gallery": gallery, "gallery_labels": gallery_labels}
+    arrays: dict[str, Any] = {"labels": labels, "gallery": gallery, "gallery_labels": gallery_labels}
     arrays |= {"ids": ids, "gallery_ids": gallery_ids, "classes": classes}
     if not isinstance(data, RetrievalData):
         data = RetrievalData.from_arrays(data, **arrays, levels=levels)

@@ -25,17 +25,13 @@ _BLOCK = 2**18  # rows hashed at once
 
 
 class QueryInGalleryWarning(UserWarning):
-    """Most queries have an exact copy in the gallery that is not left out of their lists.
+    """Most queries have an exact copy in the gallery that is not left out of their lists."""
 
-    `summary` is the message without the way out, which differs between Python and the command line.
-    """
 
-    def __init__(self, summary: str) -> None:
-        super().__init__(
-            f"{summary}. Leave each query out of its own list: give self_index=, or ids= and gallery_ids= (ids in "
-            f"RetrievalMetrics), or leave the gallery out to rank the queries against each other."
-        )
-        self.summary = summary
+_LEAVE_OUT = (
+    "Leave each query out of its own list: give ids (of files id_column) of queries and gallery, or self_index, or leave the "
+    "gallery out to rank the queries against each other."
+)
 
 
 def warn_if_queries_in_gallery(
@@ -62,7 +58,7 @@ def warn_if_queries_in_gallery(
     summary = f"{what}: {len(listed)} of {len(rows)} queries{part} have an exact copy there that is not left out of their lists"
     if self_index and int(excluded[query].max()) >= 0:
         summary += f"; self_index leaves out item {int(excluded[query, 0])} for query {query}, whose copy is item {item}"
-    warnings.warn(QueryInGalleryWarning(summary), stacklevel=stacklevel)
+    warnings.warn(QueryInGalleryWarning(f"{summary}. {_LEAVE_OUT}"), stacklevel=stacklevel)
 
 
 def warn_if_queries_repeat(source: Embeddings, excluded: Tensor, *, stacklevel: int) -> None:

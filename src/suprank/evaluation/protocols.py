@@ -29,7 +29,7 @@ from suprank.evaluation.units import query_classes
 from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.evaluation.truth import Solution, Truth
@@ -193,8 +193,8 @@ def protocol_report(
     """
     if ks is not None and not check_ks(ks):
         raise ValueError(f"ks is empty; leave it out for those of protocol={protocol.name!r}, {protocol.ks}.")
-    evaluated = {"dml": _dml, "mieb": _mieb, "revisited": _revisited, "gldv2": _gldv2}[protocol.name]
-    return evaluated(protocol, data, truth, ks, options)
+    by_name: dict[str, Callable[..., Report]] = {"dml": _dml, "mieb": _mieb, "revisited": _revisited, "gldv2": _gldv2}
+    return by_name[protocol.name](protocol, data, truth, ks, options)
 
 
 def _ids(items: Items) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.evaluation.arguments import as_array, check_ks, check_tree, excluded_items, integer_tensor, parse_metrics
+from suprank.evaluation.arguments import as_array, check_ks, check_label_tree, excluded_items, integer_tensor, parse_metrics
 from suprank.evaluation.checkpoint import Checkpoint, digest_integers
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
 from suprank.evaluation.metrics import MetricSettings, check_weights, default_metrics
@@ -60,7 +60,7 @@ def ranking_report(
     device = choose_device(device, source)
     own = integer_tensor(data.queries.labels, "labels")
     theirs = own if gallery is None else integer_tensor(data.items.labels, "gallery_labels")
-    check_tree(own, names, None if gallery is None else theirs)
+    check_label_tree([own] if gallery is None else [own, theirs], names)
     decay = defaults.decay if decay is None else decay
     if not 0 <= decay < float("inf"):
         raise ValueError(

@@ -14,10 +14,8 @@ data.origin                      where it is from: place, test set, recipe, mode
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -30,8 +28,7 @@ import torch
 from suprank.evaluation.arguments import as_array, check_label_pair, check_level_names
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.heads import apply_head, head_added
-from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids, label_names, labels_at
-from suprank.evaluation.label_tables import read_label_table
+from suprank.evaluation.labels import integer_labels, label_names, labels_at, read_label_files
 from suprank.evaluation.provenance import Provenance, check_comparable
 from suprank.evaluation.report_text import in_words, pluralize
 from suprank.evaluation.search import check_dimensions
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.evaluation.heads import Progress, StoredHead
-    from suprank.evaluation.label_tables import LabelTable
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +60,7 @@ class Items:
     """
 
     embeddings: Embeddings
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     ids: Sequence[Any] | NDArray[Any] | None = None
     manifests: tuple[Any, ...] = ()
 
@@ -156,7 +152,7 @@ class RetrievalData:
     queries: Items
     gallery: Items | None = None
     levels: tuple[str, ...] = ()
-    names: Mapping[str, Sequence[str]] | None = None
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     classes: Mapping[str, NDArray[np.int64]] | None = None
     name: str = "embeddings"
     defaults: MetricDefaults = MetricDefaults()
@@ -185,7 +181,8 @@ class RetrievalData:
         classes: Mapping[str, Any] | None = None,
         name: str = "embeddings",
     ) -> RetrievalData:
-        """Take embeddings `[n, dim]` and integer labels, `[n]`, `[n, levels]` or `[n, levels, M]`, as `evaluate` does.
+        """Take embeddings `[n, dim]` and labels, integers `[n]`, `[n, levels]` or `[n, levels, M]`, or names: a data frame, a
+        Series or text, as `encode_labels` takes them.
 
         Labels may be left out where nothing but the embeddings is of interest, or judgments say what is relevant.
         """
@@ -198,18 +195,20 @@ class RetrievalData:
                 "gallery_ids were given without ids, but both are needed to find a query in the gallery; give both."
             )
         if labels is None and gallery_labels is None:
-            own, theirs, names = _no_labels(source), _no_labels(items or source), tuple[str, ...]()
+            own, theirs, known, names = _no_labels(source), _no_labels(items or source), tuple[str, ...](), None
         elif labels is None:
             raise ValueError("gallery_labels were given without labels; give both, or neither.")
         else:
+            labels, gallery_labels, levels, names = integer_labels(labels, gallery_labels, levels)
             pair = check_label_pair(labels, gallery_labels, source, items)
             own, theirs = (one.cpu().numpy() for one in pair)
-            names = check_level_names(levels, own.shape[1])
+            known = check_level_names(levels, own.shape[1])
         given, given_items = (None if one is None else as_array(one) for one in (ids, gallery_ids))
         return cls(
             Items(source, own, given),
             None if items is None else Items(items, theirs, given_items),
-            names,
+            known,
+            names or {},
             classes=None if classes is None else query_classes(classes, len(source)),
             name=name,
         )
@@ -238,25 +237,33 @@ class RetrievalData:
                 "gallery and gallery_labels go together, and gallery_labels with labels; give all or none of them."
             )
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
-        tables = [read_label_table(file) for file in (labels, gallery_labels) if file is not None]
-        coded, names, classes = _read_labels(tables, levels, id_column, fill_gaps, label_separator)
-        ids = [None if id_column is None else item_ids(table, id_column) for table in tables]
+        files = [file for file in (labels, gallery_labels) if file is not None]
+        cells: dict[str, Any] = {"id_column": id_column, "fill_gaps": fill_gaps, "label_separator": label_separator}
+        read = read_label_files(files, levels, **cells) if files else None
         made_by = Provenance.read_beside(embeddings)
         if gallery is not None:
             check_comparable(made_by, Provenance.read_beside(gallery), (str(embeddings), str(gallery)), _log.info)
-        sides = [Embeddings.from_source(embeddings, "embeddings")]
-        sides += [] if gallery is None else [Embeddings.from_source(gallery, "gallery", sequential=True)]
-        for table, side in zip(tables, sides, strict=False):
-            table.check_rows(len(side), side.name)
-        labeled = (coded.queries, coded.gallery) if tables else tuple(map(_no_labels, sides))
-        queries, *others = (
-            Items(side, own, known)
-            for side, own, known in zip(sides, labeled, ids or [None] * len(sides), strict=False)
-            if own is not None
-        )
+        sources = [Embeddings.from_source(embeddings, "embeddings")]
+        sources += [] if gallery is None else [Embeddings.from_source(gallery, "gallery", sequential=True)]
+        own = list(map(_no_labels, sources)) if read is None else read.labels
+        for file, rows, source in zip(files, own, sources, strict=False):
+            if len(rows) != len(source):
+                raise ValueError(
+                    f"{file} has {len(rows)} rows and {source.name} has {len(source)}, but every embedding needs one row of "
+                    f"labels, in the same order; write both from the same list."
+                )
+        ids = [None] * len(sources) if read is None or read.ids is None else read.ids
+        queries, *others = (Items(*side) for side in zip(sources, own, ids, strict=True))
         place = Path(embeddings)
-        origin = Origin(place, place, made_by=made_by)
-        return cls(queries, others[0] if others else None, coded.names, names, classes, name=place.stem, origin=origin)
+        return cls(
+            queries,
+            others[0] if others else None,
+            read.levels if read else (),
+            (read and read.names) or {},
+            read.classes if read else None,
+            name=place.stem,
+            origin=Origin(place, place, made_by=made_by),
+        )
 
     @property
     def items(self) -> Items:
@@ -273,9 +280,10 @@ class RetrievalData:
         """The `label_digests`, by which a report is matched with another one; none if labels have no names."""
         found: dict[str, str] = {}
         for side, prefix in zip(self.sides, ("", "gallery "), strict=False):
-            if self.names is not None:
-                keys = None if side.keys is None else list(map(str, side.keys))
-                found |= label_digests(keys, {prefix + level: self._label_names(side, level) for level in self.levels})
+            keys = None if side.keys is None or not self.names else list(map(str, side.keys))
+            columns = zip(self.levels, np.moveaxis(side.labels, 1, 0), strict=True)
+            named = {prefix + level: label_names(own, self.names[level]) for level, own in columns if level in self.names}
+            found |= label_digests(keys, named)
         return found
 
     def require_labels(self) -> None:
@@ -284,8 +292,15 @@ class RetrievalData:
             shared = "" if self.gallery is None else " at a level that queries and gallery have in common"
             raise ValueError(
                 f"{self.name}: the images have no labels{shared}, so nothing is relevant to a query; add label columns to the "
-                f"manifest and embed again, give embeddings in a file a file of labels, or look at what is found with "
+                f"manifest and embed again, name a file of labels with embeddings in a file, or look at what is found with "
                 f"`suprank explore`. Revisited Oxford and Paris have a ground truth of their own, such as gnd_roxford5k.pkl."
+            )
+
+    def require_images(self, what: str) -> None:
+        """Raise if nothing says where the images are, for `what` shows them."""
+        if any(not side.manifests for side in self.sides):
+            raise ValueError(
+                f"{what} of {self.name} shows images, and nothing says where they are; give the manifest of the rows as labels."
             )
 
     def require_single_labels(self, what: str) -> None:
@@ -294,8 +309,8 @@ class RetrievalData:
             if side.labels.ndim == 3:
                 several = [level for column, level in enumerate(self.levels) if (side.labels[:, column, 1:] >= 0).any()]
                 raise ValueError(
-                    f"{what} needs one label for an image at each level, but images have several {in_words(several)}; measure "
-                    f"it with `suprank evaluate`."
+                    f"{what} of {self.name} needs one label for an image at each level, but images have several "
+                    f"{in_words(several)}; measure it with `suprank evaluate`."
                 )
 
     def at_levels(self, levels: Sequence[str]) -> RetrievalData:
@@ -311,10 +326,29 @@ class RetrievalData:
             queries=queries,
             gallery=gallery[0] if gallery else None,
             levels=tuple(levels),
-            names=None if self.names is None else {level: self.names[level] for level in levels},
+            names={level: self.names[level] for level in levels if level in self.names},
             classes=self.classes or dict(zip(self.levels, np.moveaxis(self.queries.labels, 1, 0), strict=True)),
             defaults=self.defaults.at_levels(levels),
         )
+
+    def numbered_as(self, other: RetrievalData) -> RetrievalData:
+        """The same data at the same levels, with the numbers that labels of the same name have in `other`, and new ones."""
+        names, tables = dict(self.names), []
+        for level in self.levels:
+            known = {name: number for number, name in enumerate(other.names.get(level, ()))}
+            table = [known.setdefault(name, len(known)) for name in self.names.get(level, ())]
+            if level in self.names and level in other.names:
+                names[level] = tuple(known)
+            elif level in self.names or level in other.names:
+                raise ValueError(f"{self.name} and {other.name}: one has names of {level}, the other numbers; give both alike.")
+            tables.append(np.array([*table, -1]) if table else None)
+
+        def renumbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+            columns = zip(tables, np.moveaxis(labels, 1, 0), strict=True)
+            return np.stack([own if table is None else table[own] for table, own in columns], axis=1)
+
+        queries, *gallery = (replace(side, labels=renumbered(side.labels)) for side in self.sides)
+        return replace(self, queries=queries, gallery=gallery[0] if gallery else None, names=names)
 
     def with_head(self, head: StoredHead, progress: Progress = lambda what, done, total: None) -> RetrievalData:
         """The same images after a head, in memory or in a temporary file; a head for other embeddings is refused."""
@@ -364,11 +398,12 @@ class RetrievalData:
                 f"{self.name} ranks {len(self.items):,} items and {other.name} {len(other.items):,}, and a shorter list is "
                 f"easier; embed the same gallery with both."
             )
-        common = [level for level in self.levels if level in other.levels]
+        common = self.common_levels(other)
         if not common and (self.levels or other.levels):
+            own_levels, other_levels = (in_words(one.levels) or "no level" for one in (self, other))
             raise ValueError(
-                f"{self.name} is evaluated at {in_words(self.levels) or 'no level'} and {other.name} at "
-                f"{in_words(other.levels) or 'no level'}, so there is nothing to compare; name data that share a level."
+                f"{self.name} is evaluated at {own_levels} and {other.name} at {other_levels}, so there is nothing to compare; "
+                f"name data that share a level."
             )
         own, theirs = (
             query_classes({level: one.queries.labels[:, one.levels.index(level)] for level in common}, len(one.queries))
@@ -380,6 +415,16 @@ class RetrievalData:
                 f"their metrics do not mean the same; embed one manifest with both models."
             )
         return rows
+
+    def common_levels(self, other: RetrievalData) -> tuple[str, ...]:
+        """The levels that both have, finest first."""
+        return tuple(level for level in self.levels if level in other.levels)
+
+    def comparison_warning(self, other: RetrievalData) -> str | None:
+        """A warning if two backbones made the embeddings, or images were read differently; None if not, or if unknown."""
+        if self.origin.made_by is None or other.origin.made_by is None:
+            return None
+        return self.origin.made_by.warning(other.origin.made_by, (self.name, other.name))
 
     def _match_queries(self, other: RetrievalData) -> NDArray[np.int64]:
         if self.queries.keys is None or other.queries.keys is None:
@@ -396,13 +441,6 @@ class RetrievalData:
                 f"be compared query by query; embed the same test images with both."
             )
         return np.array([rows[key] for key in numbered], np.int64)
-
-    def _label_names(self, side: Items, level: str) -> list[list[str] | str | None]:
-        assert self.names is not None
-        labels, names = side.labels[:, self.levels.index(level)], self.names[level]
-        if labels.ndim == 1:
-            return [None if label < 0 else names[label] for label in labels.tolist()]
-        return [[names[label] for label in row if label >= 0] for row in labels.tolist()]
 
 
 def _no_labels(embeddings: Embeddings) -> NDArray[np.int64]:
@@ -430,43 +468,3 @@ def _number_repeats(keys: Sequence[Any]) -> list[tuple[Any, int]]:
         numbered.append((key, times[key]))
         times[key] += 1
     return numbered
-
-
-def _read_labels(
-    tables: Sequence[LabelTable], levels: Sequence[str], id_column: str | None, fill_gaps: bool, label_separator: str | None
-) -> tuple[Labels, dict[str, Sequence[str]] | None, dict[str, NDArray[np.int64]] | None]:
-    """The labels of the tables, the names of their classes, and the classes of the queries at levels that nobody asked for."""
-    if not tables:
-        return Labels((), np.empty((0, 0), np.int64)), None, None
-    how: dict[str, Any] = {
-        "without": [] if id_column is None else [id_column],
-        "fill_gaps": fill_gaps,
-        "label_separator": label_separator,
-    }
-    in_file = all(table.array is not None for table in tables)  # of integers, which need not be in memory
-    coded = encode_labels(*tables, levels=levels, **how, renumber=not in_file)
-    classes = None
-    with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # of columns that nobody asked for
-        if levels:
-            every = encode_labels(tables[0], **how)
-            if set(coded.names) < set(every.names):
-                classes = dict(zip(every.names, np.moveaxis(every.queries, 1, 0), strict=True))
-    return coded, None if in_file else _class_names(tables, coded), classes
-
-
-def _class_names(tables: Sequence[LabelTable], coded: Labels) -> dict[str, Sequence[str]]:
-    """The name of each label, by level; "" for the placeholder of a gap."""
-    found: dict[str, Sequence[str]] = {}
-    for column, level in enumerate(coded.names):
-        names: dict[int, str] = {}
-        for table, labels in zip(tables, (coded.queries, coded.gallery), strict=False):
-            assert labels is not None
-            for text, own in zip(label_names(table, level), labels[:, column].tolist(), strict=True):
-                if text is not None:
-                    several = own if isinstance(own, list) else [own]
-                    names.update(zip(several, [text] if isinstance(text, str) else text, strict=False))
-        names.pop(-1, None)
-        sides = (labels for labels in (coded.queries, coded.gallery) if labels is not None)
-        highest = max((int(labels[:, column].max(initial=-1)) for labels in sides), default=-1)
-        found[level] = [names.get(label, "") for label in range(highest + 1)]  # "" for the placeholder of a gap
-    return found

@@ -18,6 +18,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -285,8 +286,8 @@ class Qrels(_Triples):
             level = common_level(labels[start : start + rows], gallery_labels).cpu()
             if within:
                 level[torch.arange(len(level)), torch.arange(start, start + len(level))] = 0
-            query, item = level.nonzero(as_tuple=True)
-            columns.append([(query + start).numpy(), item.numpy(), level[query, item].numpy().astype(np.int64)])
+            found = level.nonzero(as_tuple=True)
+            columns.append([found[0].numpy() + start, found[1].numpy(), level[found].numpy().astype(np.int64)])
         query, item, grade = (np.concatenate(column) for column in zip(*columns, strict=True))
         return cls(ids[0][query], ids[1][item], grade, **rules)
 
@@ -387,13 +388,12 @@ def _read(path: Path, fields: Sequence[str], value: str, line: str) -> _Columns:
     content = _unpacked(path) if packed else None
     number = float if value == "score" else int
     if kind == ".json":
-        columns = _read_json(path, path.read_bytes() if content is None else content, number)
+        triples = _read_json(path, path.read_bytes() if content is None else content, number)
     elif kind in (".parquet", ".parq"):
-        columns = _read_parquet(path, number)
+        triples = _read_parquet(path, number)
     else:
-        columns = _read_trec(path, content, fields, line)
-        return columns, lambda row: _line_of(path, content, row)
-    return dict(zip(("query", "item", value), columns, strict=False)), lambda row: str(path)
+        return _read_trec(path, content, fields, line), lambda row: _line_of(path, content, row)
+    return dict(zip(("query", "item", value), triples, strict=False)), lambda row: str(path)
 
 
 def _unpacked(path: Path) -> bytes:
@@ -553,7 +553,7 @@ def id_rows(path: Path, columns: list[str]) -> Iterator[tuple[Callable[[], str],
     for row, found in enumerate(zip(*cells, strict=True)):
         if not found[0]:
             raise ValueError(f"{table.where(row)}: the id is empty; {','.join(columns)!r} is expected.")
-        yield (lambda row=row: table.where(row)), list(found)
+        yield partial(table.where, row), list(found)
 
 
 def split_ids(text: str, where: Callable[[], str]) -> list[str]:

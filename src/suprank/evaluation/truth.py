@@ -37,9 +37,9 @@ def read_truth(given: TruthSource | None) -> Truth | None:
     if isinstance(given, str | PathLike):
         return _read(str(given))
     if isinstance(given, Mapping):
-        judged = given and all(isinstance(one, Mapping) for one in given.values())
-        return Qrels.from_dict(given) if judged else given
-    if isinstance(given, Sequence):
+        grades = {query: one for query, one in given.items() if isinstance(one, Mapping)}
+        return Qrels.from_dict(grades) if grades and len(grades) == len(given) else given
+    if isinstance(given, list | tuple):
         return given
     raise TypeError(f"truth is {type(given).__name__}, but must be a path, Qrels, a GroundTruth, or a mapping of queries.")
 
@@ -69,7 +69,7 @@ def _read(given: str) -> Truth:
         return read_ground_truth(path)
     qrels, task = Qrels.load(path), read_task(path)
     if task is None:
-        return replace(qrels, self_match=word or None)
+        return replace(qrels, self_match=next((rule for rule in get_args(SelfMatch) if rule == word), None))
     if word not in ("", task["self_match"]):
         raise ValueError(f"{given} is not what {task['name']} does, which is {task['self_match']!r}; write {path} alone.")
     return replace(qrels, self_match=task["self_match"], ks=tuple(task["ks"]))

@@ -129,7 +129,7 @@ class Units:
             sentences.append(f"Metrics with coarser levels are about these {in_words(coarse)}, not about new ones.")
         if models and not seeds:
             trained = "One trained model" if models == 1 else "Two trained models, one training each"
-            sentences.append(f"{trained}: another training of the same recipe may differ; compare with --seeds 3.")
+            sentences.append(f"{trained}: another training of the same recipe may differ; compare several seeds of each.")
         return " ".join(sentences)
 
 

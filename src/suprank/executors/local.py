@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from types import FrameType
 
-CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 # Not tensorboard, because gRPC may crash in processes that are forked and fork again.
 PRELOAD = ("suprank.training.loop", "suprank.models", "pandas", "pyarrow.parquet")
 POLL_SECONDS = 0.1  # until a signal, or the end of a process whose own children live on, is noticed

@@ -71,9 +71,10 @@ def compare(
     The recipes may differ in their loss, proxies, memory and optimizer; other differences are refused before the first one
     runs, except in the keys or tables that `may_differ` names, such as `batch.size`. Finished runs in the folder `out` are not
     run again, interrupted ones are resumed, and further recipes, values or seeds are added. `jobs` runs are trained at the same
-    time. Table and figure are written into `out` as NAME.csv, .md, .tex, .png and .svg; `relative_to` ("loss.weight=0") adds
-    those of the increases over one value. `command` is saved for the reader, and `trust_code` is the user's consent to code
-    that a recipe's file names.
+    time, `on` this machine ("local"), a Ray cluster ("ray", "ray=HOST:PORT") or SLURM ("slurm partition=gpu"). Table
+    and figure are written into `out` as NAME.csv, .md, .tex, .png and .svg; `relative_to` ("loss.weight=0") adds those of the
+    increases over one value. `command` is saved for the reader, and `trust_code` is the user's consent to code that a recipe's
+    file names.
 
     `tune` gives every recipe this many trials on validation classes, which are taken from the training classes, and adds a row
     with the best setting (`SearchSettings` has the folds, the metric and the ranges): `compare(..., tune=12)`.
@@ -130,7 +131,8 @@ def plan_comparison(
     grid = Grid.from_values(values, seeds)
     grid = earlier.align(grid) if earlier else grid
     grid = _evaluated_once(grid) if settings else grid
-    labels = label_recipes(canonical_recipes([recipes] if isinstance(recipes, str) else recipes), earlier and earlier.recipes)
+    taken = earlier.recipes if earlier else None
+    labels = label_recipes(canonical_recipes([recipes] if isinstance(recipes, str) else recipes), taken)
     if not labels:
         raise ValueError("there is no recipe to compare; name some, such as cub112/nsm cub112/roadmap.")
     runs, combinations = [], []

@@ -199,7 +199,7 @@ class _TerminalArea:
 
 class _NotebookArea:
     def __init__(self, lines: Callable[[], list[str]]) -> None:
-        from IPython.display import display
+        from IPython.display import display  # type: ignore[import-not-found]  # in a notebook it is there
 
         self._lines = lines
         self._handle = display(self._text(), display_id=True)

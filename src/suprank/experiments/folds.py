@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def open_training_manifest(config: TrainConfig) -> Manifest:
     from suprank.training.manifests import open_manifest
 
-    data = config.data
-    return open_manifest(data.manifest, data.root, fill_gaps=data.fill_gaps, label_separator=data.label_separator)
+    return open_manifest(config.data.manifest, config.data.root)
 
 
 def fold_level(manifest: Manifest, levels: Sequence[str] | None, folds: int) -> str:

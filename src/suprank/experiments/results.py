@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.experiments.grid import RECIPE, Combination, Setting, canonical_value, sort_values
-from suprank.experiments.tables import Row, Statistic, Table
+from suprank.experiments.tables import Row, Statistic, Table, csv_text
 from suprank.files.spreadsheets import safe_row
 from suprank.training.run_folder import RESULT, RunFolder
 
@@ -108,15 +106,13 @@ def runs_csv(outcomes: Outcomes, *, raw: bool = False, folders: Mapping[Combinat
     cells = list if raw else safe_row
     names = column_names(outcomes)
     axes = [key for key, _ in next(iter(outcomes)).values] if outcomes else []
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(cells(["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()]))
+    rows: list[list[object]] = [["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()]]
     for run, one in outcomes.items():
         values = [value for _, value in run.values]
         progress = ["yes", one.epoch, one.step, one.seconds] if one else ["no", None, None, None]
         name = folders[run].name if folders else run.name
-        writer.writerow(cells([name, *values, *progress, *(_share(one, *column) if one else None for column in names)]))
-    return text.getvalue()
+        rows.append([name, *values, *progress, *(_share(one, *column) if one else None for column in names)])
+    return csv_text(map(cells, rows))
 
 
 def column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suprank.experiments.grid import FOLD, RECIPE, TRIAL, Combination
+from suprank.experiments.tables import csv_text, markdown_table
 from suprank.experiments.trials import Trial, best_trial, stored_trials
 from suprank.files.spreadsheets import safe_row
 
@@ -45,7 +44,7 @@ class SearchResult:
         """For each recipe the chosen values, the validation metric before and after, and what the search cost."""
         metric = self.settings.metric
         head = ["recipe", "chosen values", f"{metric}, %, untuned", "tuned", "trials", "failed", "epochs", "s"]
-        lines = [head, ["---"] * 2 + ["---:"] * (len(head) - 2)]
+        lines = [head]
         for label, trials in self.trials.items():
             best = self.best(label)
             chosen = "–" if best is None else ", ".join(f"{key}={value}" for key, value in best.params.items())
@@ -63,7 +62,7 @@ class SearchResult:
             f"validation classes of the folds. s: seconds of the training steps of all trials"
             f"{f', on {self.device}' if self.device else ''}; those of runs that failed are not counted."
         )
-        return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", text, ""])
+        return f"{markdown_table(lines, 2)}\n{text}\n"
 
     def summary(self) -> list[str]:
         """A sentence for each recipe whose search is complete: the chosen values, and the metric before and after."""
@@ -84,17 +83,14 @@ class SearchResult:
         """A row for each trial: its values, the metric of each fold and their mean, as shares of 1, and the cost."""
         keys = list(dict.fromkeys(key for space in self.settings.spaces.values() for key in space))
         folds = [f"fold {number}" for number in range(self.settings.folds)]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(safe_row(["recipe", "trial", *keys, *folds, self.settings.metric, "best", "seconds", "failure"]))
+        rows: list[list[object]] = [["recipe", "trial", *keys, *folds, self.settings.metric, "best", "seconds", "failure"]]
         for label, trials in self.trials.items():
             best = self.best(label)
             for trial in trials:
                 values = [trial.params.get(key) for key in keys]
                 chosen = "yes" if best is not None and trial.number == best.number else "no"
-                row = [label, trial.number, *values, *trial.folds, trial.value, chosen, trial.seconds, trial.failure]
-                writer.writerow(safe_row(row))
-        return text.getvalue()
+                rows.append([label, trial.number, *values, *trial.folds, trial.value, chosen, trial.seconds, trial.failure])
+        return csv_text(map(safe_row, rows))
 
 
 def _device(folder: Path, trials: Mapping[str, Sequence[Trial]]) -> str:

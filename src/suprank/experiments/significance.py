@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.experiments.results import column_names
+from suprank.experiments.tables import csv_text, markdown_table
 from suprank.files.spreadsheets import safe_row
 from suprank.training.run_folder import RunFolder
 
@@ -69,22 +68,19 @@ class Significance:
         )
 
     def csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(Difference._fields)
-        writer.writerows(safe_row([one if isinstance(one, str) else round(one, 6) for one in row]) for row in self.differences)
-        return text.getvalue()
+        rows = (safe_row([one if isinstance(one, str) else round(one, 6) for one in row]) for row in self.differences)
+        return csv_text([Difference._fields, *rows])
 
     def markdown(self) -> str:
         """A line for each difference."""
         from suprank.evaluation.report_text import p_value_text
 
         head = ["column", "best", "against", "difference", "95 % interval", "d", "p", "p (Holm)"]
-        lines = [head, ["---"] * 3 + ["---:"] * 5]
+        lines = [head]
         for row in self.differences:
             values = [f"{row.difference:.2f}", f"{row.low:.2f} to {row.high:.2f}", _number(row.effect_size)]
             lines.append([row.column, row.best, row.other, *values, p_value_text(row.p_value), p_value_text(row.p_holm)])
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+        return markdown_table(lines, 3)
 
 
 def compare_rows(table: Table, outcomes: Outcomes, folders: Mapping[Combination, Path]) -> Significance:

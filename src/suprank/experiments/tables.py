@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -108,10 +110,21 @@ class Table:
 
     def markdown(self, *, seconds: bool = False) -> str:
         """The table with the best of each column in bold, if it is better by more than chance."""
-        head, *rows = self.cells(lambda text: f"**{text}**", seconds=seconds)
-        rule = ["---" if place < len(self.labels) else "---:" for place in range(len(head))]
-        lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in (head, rule, *rows)]
-        return "\n".join(lines) + "\n"
+        return markdown_table(self.cells(lambda text: f"**{text}**", seconds=seconds), len(self.labels))
+
+
+def markdown_table(lines: Sequence[Sequence[str]], labels: int) -> str:
+    """Cells in Markdown, the head first; the first columns are labels, the others numbers."""
+    rule = ["---" if place < labels else "---:" for place in range(len(lines[0]))]
+    every = (lines[0], rule, *lines[1:])
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in every)
+
+
+def csv_text(lines: Iterable[Iterable[object]]) -> str:
+    """Cells as CSV, the head first."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
 
 
 def caption(table: Table) -> str:

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.files.sharded_array import Shards
-
-    Vectors: TypeAlias = NDArray[Any] | Shards
-    """Embeddings `[items, dim]` in memory or in files, of any length."""
+    from suprank.evaluation.embeddings import Embeddings
 
     Found: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
     """Scores and rows, best first, `[queries, k]`."""
@@ -79,7 +76,7 @@ def resolve_kind(kind: str, items: int, dim: int) -> str:
     return kind
 
 
-def build_faiss(kind: str, vectors: Vectors, progress: Callable[[int, int], None]) -> Any:
+def build_faiss(kind: str, vectors: Embeddings, progress: Callable[[int, int], None]) -> Any:
     """A faiss index of inner products of all rows, in memory; the rows are read block by block."""
     items, dim = vectors.shape
     progress(0, items)  # before the training, which takes some time
@@ -91,7 +88,7 @@ def build_faiss(kind: str, vectors: Vectors, progress: Callable[[int, int], None
     return index
 
 
-def _trained(kind: str, vectors: Vectors) -> Any:
+def _trained(kind: str, vectors: Embeddings) -> Any:
     """An index without items, trained on a sample of the rows."""
     items, dim = vectors.shape
     product, half = faiss.METRIC_INNER_PRODUCT, faiss.ScalarQuantizer.QT_fp16
@@ -128,7 +125,7 @@ def _code_parts(dim: int) -> int:
     return next(parts for parts in range(math.ceil(dim / _NUMBERS_PER_CODE), dim + 1) if dim % parts == 0)
 
 
-def _sample(vectors: Vectors, rows: int) -> NDArray[np.float32]:
+def _sample(vectors: Embeddings, rows: int) -> NDArray[np.float32]:
     """Rows drawn at random, always the same ones, in file order."""
     rows = min(rows, len(vectors), _TRAINING_BYTES // (4 * vectors.shape[1]))
     drawn = np.sort(np.random.default_rng(0).choice(len(vectors), rows, replace=False))
@@ -244,7 +241,7 @@ class Recall(NamedTuple):
         return self.value - _STANDARD_ERRORS * self.error >= wanted
 
 
-def exact_neighbors(vectors: Vectors, k: int = RECALL_AT, queries: int | None = None) -> ExactNeighbors:
+def exact_neighbors(vectors: Embeddings, k: int = RECALL_AT, queries: int | None = None) -> ExactNeighbors:
     """Exact neighbors of rows drawn at random, always the same ones; in bounded memory, by `suprank.evaluation.top_k`.
 
     There are 1,024 queries by default, fewer from 130 million numbers on, and 512 at least.

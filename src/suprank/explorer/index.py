@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from suprank.evaluation.embeddings import Embeddings
 from suprank.explorer.faiss_search import (
     EXACT_NUMBERS,
     RECALL_AT,
@@ -31,7 +31,6 @@ from suprank.explorer.faiss_search import (
     unit_rows,
 )
 from suprank.files.atomic import atomic_writer, write_atomically
-from suprank.files.sharded_array import Shards
 from suprank.system.platforms import default_cache
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.explorer.faiss_search import Vectors
+    from suprank.evaluation.embeddings import EmbeddingSource
 
     Progress = Callable[[int, int], None]
 
@@ -69,18 +68,19 @@ class Index:
         array([[1, 2]])
     """
 
-    def __init__(self, index: Any, probe: Probe, vectors: Vectors, recall: float = 1.0) -> None:
+    def __init__(self, index: Any, probe: Probe, vectors: Embeddings, recall: float = 1.0) -> None:
         """Use `build` or `cached` instead."""
         self._index, self._probe, self._vectors, self.recall = index, probe, vectors, recall
 
     @classmethod
     def build(
-        cls, vectors: Vectors, kind: str = "auto", recall: float = 0.95, progress: Progress = lambda done, total: None
+        cls, vectors: EmbeddingSource, kind: str = "auto", recall: float = 0.95, progress: Progress = lambda done, total: None
     ) -> Self:
         """Index the rows in memory, two bytes per number, four for `exact`; `kind` is auto, exact, ivf or hnsw.
 
         The search effort is tuned to find `recall` of the 10 best items on queries drawn at random, if possible.
         """
+        vectors = Embeddings.from_source(vectors)
         kind = _checked_kind(kind, recall, vectors)
         index = build_faiss(kind, vectors, progress)
         return cls._tuned(index, kind, vectors, {}, recall)
@@ -88,7 +88,7 @@ class Index:
     @classmethod
     def cached(
         cls,
-        vectors: Vectors,
+        vectors: EmbeddingSource,
         folder: str | PathLike[str],
         kind: str = "auto",
         recall: float = 0.95,
@@ -100,6 +100,7 @@ class Index:
         If the folder cannot be written to, the index is in the cache ($SUPRANK_CACHE, ~/.cache/suprank); if that cannot be
         either, `warn` says why and the index stays in memory. What is opened is memory-mapped.
         """
+        vectors = Embeddings.from_source(vectors)
         kind = _checked_kind(kind, recall, vectors)
         if kind == "exact" and vectors.shape[0] * vectors.shape[1] <= EXACT_NUMBERS:
             return cls.build(vectors, kind)
@@ -127,7 +128,7 @@ class Index:
         return found
 
     @classmethod
-    def _tuned(cls, index: Any, kind: str, vectors: Vectors, tuned: dict[str, Any], recall: float) -> Self:
+    def _tuned(cls, index: Any, kind: str, vectors: Embeddings, tuned: dict[str, Any], recall: float) -> Self:
         """The index, searched so that it finds this share; `tuned` are the probes that are known, and takes a new one."""
         if kind == "exact":
             return cls(index, Probe(kind), vectors)
@@ -196,7 +197,7 @@ class _Store:
         found: dict[str, Any] = self.meta.setdefault("tuned", {})
         return found
 
-    def open(self, vectors: Vectors) -> Any:
+    def open(self, vectors: Embeddings) -> Any:
         """The faiss index, memory-mapped; None if there is none of these vectors, or if its files are damaged."""
         try:
             meta = json.loads((self.folder / f"{self.kind}.json").read_bytes())
@@ -216,7 +217,7 @@ class _Store:
                 self.save()
         return index
 
-    def write(self, index: Any, made_of: Mapping[str, Any], vectors: Vectors) -> Any:
+    def write(self, index: Any, made_of: Mapping[str, Any], vectors: Embeddings) -> Any:
         """Write the index and return it memory-mapped; indexes of other vectors are deleted."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self._file(made_of)
@@ -238,7 +239,7 @@ class _Store:
         return self.folder / f"{self.kind}-{made_of['digest'][:16]}.faiss"
 
 
-def identity(vectors: Vectors, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def identity(vectors: Embeddings, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The digest of the vectors, and the sizes and times of their files, if they are files.
 
     As long as these are those of an earlier identity, `known`, the digest is taken from there, and nothing is read.
@@ -246,20 +247,17 @@ def identity(vectors: Vectors, known: Mapping[str, Any] | None = None) -> dict[s
     stamp = _stamp(vectors)
     if known is not None and stamp is not None and stamp == known.get("stamp"):
         return {"digest": known["digest"], "stamp": stamp}
-    digest = hashlib.sha256(f"{vectors.shape} {vectors.dtype}".encode())
-    step = max(1, _DIGEST_BYTES // (vectors.shape[1] * vectors.dtype.itemsize))
+    digest = hashlib.sha256(f"{vectors.shape}".encode())
+    step = max(1, _DIGEST_BYTES // (4 * vectors.dim))
     for start in range(0, len(vectors), step):
         digest.update(np.ascontiguousarray(vectors[start : start + step]).data)
     return {"digest": digest.hexdigest(), "stamp": stamp}
 
 
-def _stamp(vectors: Vectors) -> list[list[int]] | None:
-    files = vectors.paths if isinstance(vectors, Shards) else []
-    if isinstance(vectors, np.memmap) and isinstance(getattr(vectors, "base", None), mmap.mmap):  # a file, not a part of it
-        files = [Path(str(vectors.filename))]
+def _stamp(vectors: Embeddings) -> list[list[int]] | None:
     try:
-        return [[found.st_size, found.st_mtime_ns] for found in map(Path.stat, files)] or None
-    except OSError:  # a file without a name
+        return [[found.st_size, found.st_mtime_ns] for found in map(Path.stat, vectors.paths)] or None
+    except OSError:  # it was deleted since
         return None
 
 
@@ -289,7 +287,7 @@ def checked_queries(queries: Any, dim: int) -> NDArray[np.float32]:
     return vectors
 
 
-def _checked_kind(kind: str, recall: float, vectors: Vectors) -> str:
+def _checked_kind(kind: str, recall: float, vectors: Embeddings) -> str:
     if not 0 < recall <= 1:
         raise ValueError(f"recall={recall} must be above 0 and at most 1, the share of neighbors to find; try 0.95.")
     return resolve_kind(kind, *vectors.shape)

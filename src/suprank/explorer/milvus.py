@@ -23,6 +23,7 @@ from suprank.system.extras import explain_missing_extra
 with explain_missing_extra(__name__):
     from pymilvus import DataType, MilvusClient, MilvusException
 
+    from suprank.evaluation.embeddings import Embeddings
     from suprank.explorer.faiss_search import unit_rows
     from suprank.explorer.index import Hits, check_k, checked_queries, empty_hits, identity
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
-    from suprank.explorer.faiss_search import Vectors
+    from suprank.evaluation.embeddings import EmbeddingSource
 
 _SECONDS, _LONG = 10.0, 900.0  # to wait for an answer; and until a collection is loaded or indexed
 _NUMBERS = 2**18  # sent at once, items × dim: about 3 MiB as text; servers refuse requests above 32 or 64 MiB
@@ -76,7 +77,7 @@ class MilvusIndex:
 
     def upload(
         self,
-        vectors: Vectors,
+        vectors: EmbeddingSource,
         manifest: Manifest | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
@@ -85,9 +86,10 @@ class MilvusIndex:
         An upload that was interrupted goes on where it stopped. A collection of other vectors is replaced; one that suprank did
         not make is refused.
         """
-        items, self._dim = vectors.shape
+        embeddings = Embeddings.from_source(vectors)
+        items, self._dim = embeddings.shape
         known = self._made_of()
-        made_of = identity(vectors, known)
+        made_of = identity(embeddings, known)
         if known is None or known["digest"] != made_of["digest"]:
             self._create({**made_of, "items": items}, replace=known is not None)
         else:
@@ -96,7 +98,7 @@ class MilvusIndex:
         progress(done, items)
         for start in range(done, items, step):
             rows = slice(start, min(start + step, items))
-            self._call("insert", _rows(unit_rows(vectors[rows], "the embeddings", start), manifest, rows))
+            self._call("insert", _rows(unit_rows(embeddings[rows], "the embeddings", start), manifest, rows))
             progress(rows.stop, items)
         if items - done >= _BRUTE_FORCE:
             self._call("flush", seconds=_LONG)
@@ -106,14 +108,15 @@ class MilvusIndex:
         self._call("release_collection")  # or else searches would use the graph some time later
         self._call("load_collection", seconds=_LONG)
 
-    def open(self, vectors: Vectors) -> None:
+    def open(self, vectors: EmbeddingSource) -> None:
         """Prepare searches; raise if the collection is not there, not complete, or made of other vectors than these."""
-        known, self._dim = self._made_of(), vectors.shape[1]
+        embeddings = Embeddings.from_source(vectors)
+        known, self._dim = self._made_of(), embeddings.dim
         if known is None:
             with self._plain_errors():
                 names = ", ".join(sorted(self._client.list_collections(timeout=_SECONDS))) or "none"
             raise ValueError(f"{self.address}: there is no such collection (existing: {names}); upload it first (upload=True).")
-        if identity(vectors, known)["digest"] != known["digest"]:
+        if identity(embeddings, known)["digest"] != known["digest"]:
             raise ValueError(f"{self.address} was made of other embeddings than these; upload these (upload=True).")
         self._call("load_collection", seconds=_LONG)
         if (count := len(self)) < known["items"]:  # this also makes later searches see all that was written

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
 from suprank.explorer.colors import OTHER, SAME, TEXT, level_names
+from suprank.explorer.images import best_items, read_picture, shared_levels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from suprank.explorer.images import Images
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import Items, RetrievalData
 
 FRAMES = (OTHER.light, "#f59e0b", SAME.light)
 """Frame of an item that shares nothing with the query, a coarser label, and its finest label: red, orange, green."""
@@ -37,38 +37,40 @@ class ResultsPicture(NamedTuple):
     images: int
 
 
-def results_picture(source: Source, *, queries: int = 4, results: int = 8, seed: int = 0) -> ResultsPicture | None:
+def results_picture(data: RetrievalData, *, queries: int = 4, results: int = 8, seed: int = 0) -> ResultsPicture | None:
     """Random queries, each of another class if possible, with their first results; None if no image can be read.
 
     Only queries with an image of their class to find are drawn. Images with several labels at a level have no frames, because
     nothing says how near they are.
     """
-    rows = _choose_queries(source, queries, seed)
+    rows = _choose_queries(data, queries, seed)
     if not len(rows):
         return None
-    found, _ = source.top_k(rows, results)
+    found, _ = best_items(data, rows, results)
     width = (results + 1) * (_CELL + _GAP) + 4 * _GAP
     height = len(rows) * (_LINE + _CELL + 2 * _GAP) + 2 * _LINE
     figure = Figure(figsize=(width, height))
-    several = source.queries.labels.ndim == 3
-    names, readable = level_names(source.levels), []
+    several = data.queries.labels.ndim == 3
+    names, readable = level_names(data.levels), []
 
-    def draw(images: Images, row: int, left: float, top: float, shared: int | None) -> None:
+    def draw(images: Items, row: int, left: float, top: float, shared: int | None) -> None:
         place = (left / width, 1 - (top + _CELL) / height, _CELL / width, _CELL / height)
-        kind = None if shared is None else 0 if not shared else 2 if shared == len(source.levels) else 1
+        kind = None if shared is None else 0 if not shared else 2 if shared == len(data.levels) else 1
         frame, mark = (None, "") if kind is None else (FRAMES[kind], MARKS[kind])
         readable.append(draw_image(figure, place, images, row, frame, mark))
 
     lists = []
     for number, (query, items) in enumerate(zip(rows.tolist(), found, strict=True)):
         top = _GAP + number * (_LINE + _CELL + 2 * _GAP)
-        heading = _heading(source, query)
+        heading = _heading(data, query)
         figure.text(_GAP / width, 1 - top / height, heading, va="top", color=TEXT.light, fontsize=9, parse_math=False)
-        draw(source.queries, query, _GAP, top + _LINE, None)
+        draw(data.queries, query, _GAP, top + _LINE, None)
         items = items[items >= 0]
-        shared = [None] * len(items) if several else source.shared_levels(query, items).tolist()
+        shared = (
+            [None] * len(items) if several else shared_levels(data.queries.labels[query], data.items.labels[items]).tolist()
+        )
         for place, (item, level) in enumerate(zip(items.tolist(), shared, strict=True)):
-            draw(source.gallery, item, 4 * _GAP + (place + 1) * (_CELL + _GAP), top + _LINE, level)
+            draw(data.items, item, 4 * _GAP + (place + 1) * (_CELL + _GAP), top + _LINE, level)
         counts = [f"{shared.count(level)} {names[level]}" for level in reversed(range(len(names)))] if not several else []
         lists.append(f"{heading}: {', '.join(counts) or f'{len(items)} items'}")
     if not any(readable):
@@ -89,13 +91,13 @@ def results_picture(source: Source, *, queries: int = 4, results: int = 8, seed:
 
 
 def draw_image(
-    figure: Figure, place: tuple[float, float, float, float], images: Images, row: int, frame: str | None, mark: str
+    figure: Figure, place: tuple[float, float, float, float], images: Items, row: int, frame: str | None, mark: str
 ) -> bool:
     """Draw an image with a frame of a color and a mark in its corner, or as a query without them; False if unreadable."""
     axes = figure.add_axes(place)
     axes.set(xticks=[], yticks=[])
     pixels = round(DPI * place[2] * figure.get_figwidth())
-    picture = images.picture(row, min_short_side=pixels)
+    picture = read_picture(images, row, min_short_side=pixels)
     readable = isinstance(picture, Image.Image)
     if isinstance(picture, Image.Image):
         axes.imshow(square_crop(picture, pixels), aspect="auto")
@@ -115,23 +117,23 @@ def square_crop(picture: Image.Image, side: int) -> Image.Image:
     return ImageOps.fit(picture.convert("RGB"), (side, side), Image.Resampling.LANCZOS)
 
 
-def _choose_queries(source: Source, number: int, seed: int) -> NDArray[np.int64]:
+def _choose_queries(data: RetrievalData, number: int, seed: int) -> NDArray[np.int64]:
     """Random rows of queries, of different finest classes as far as there are, in the order of the rows."""
-    shuffled = np.random.default_rng(seed).permutation(len(source.queries))
-    if not source.levels or source.queries.labels.ndim == 3:
+    shuffled = np.random.default_rng(seed).permutation(len(data.queries))
+    if not data.levels or data.queries.labels.ndim == 3:
         return np.sort(shuffled[:number])
-    labels, items = source.queries.labels[:, 0], source.gallery.labels[:, 0]
-    to_find = np.bincount(items[items >= 0], minlength=len(source.names[source.levels[0]])) - source.against_each_other
+    labels, items = data.queries.labels[:, 0], data.items.labels[:, 0]
+    to_find = np.bincount(items[items >= 0], minlength=len(data.names[data.levels[0]])) - int(data.gallery is None)
     candidates = shuffled[(labels[shuffled] >= 0) & (to_find[labels[shuffled]] > 0)]
     _, first = np.unique(labels[candidates], return_index=True)
     ordered = np.concatenate([candidates[np.sort(first)], np.delete(candidates, first)])
     return np.sort(ordered[:number])
 
 
-def _heading(source: Source, query: int) -> str:
-    labels = source.queries.labels[query]
-    named = zip(source.levels, labels.reshape(len(source.levels), -1).tolist(), strict=True)
-    names = [source.names[level][label] for level, of_level in named for label in of_level if label >= 0]
+def _heading(data: RetrievalData, query: int) -> str:
+    labels = data.queries.labels[query]
+    named = zip(data.levels, labels.reshape(len(data.levels), -1).tolist(), strict=True)
+    names = [data.names[level][label] for level, of_level in named for label in of_level if label >= 0]
     text = " ".join(", ".join(names).split()) or "query"
     return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
 

@@ -120,6 +120,6 @@ class SharedTable:
         if isinstance(error, DiskFullError):
             return NotSavedError(str(error))
         return NotSavedError(
-            f"{self.file} cannot be written ({error.strerror or error}); start `suprank explore` with --tags FILE, in a folder "
+            f"{self.file} cannot be written ({error.strerror or error}); start `suprank explore DATA --tags FILE`, in a folder "
             f"that you may write to."
         )

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from suprank.explorer.manifests import box_text, path_key, path_keys
+from suprank.data.manifest import box_text, path_key
 from suprank.explorer.shared_table import NotSavedError, SharedTable
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class TagFile:
             return found[1]
         has_ids = "id" in table.column_names
         # Keys of before, if there are any: those of a million boxes take seconds.
-        keys = found[2] if found is not None else table["id"] if has_ids else path_keys(manifest)
+        keys = found[2] if found is not None else table["id"] if has_ids else pa.array(manifest.keys, pa.string())
         known = [image.id or None if has_ids else path_key(image.path, image.box) for image in tagged.images]
         at = np.asarray(pc.fill_null(pc.index_in(keys, value_set=pa.array(known, pa.string()), skip_nulls=True), -1), np.int64)
         row_tags = RowTags(np.append(np.asarray(tagged.codes, np.int64), 0)[at], tuple(tagged.sets))
@@ -173,7 +173,7 @@ class TagFile:
     ) -> None:
         """Give a tag to images, or take one from them, and save. ValueError for a bad tag, NotSavedError if it fails."""
         if self._table is None:
-            raise NotSavedError("there is no file to keep tags in; start `suprank explore` with --tags FILE.")
+            raise NotSavedError("there is no file to keep tags in; start `suprank explore DATA --tags FILE`.")
         added = None if add is None else check_tag(add)
         table, images = self._table, identities(manifest, rows)
         tagged = _Tagged(())

@@ -14,7 +14,7 @@ from suprank.files.reading import reading
 from suprank.files.thrift import read_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -81,7 +81,7 @@ def _check_npy(file: IO[bytes], name: str, size: int) -> None:
 def open_parquet(path: Path, name: str | None = None, *, content: bytes | None = None, **options: Any) -> Iterator[Any]:
     """The `pyarrow.parquet.ParquetFile` with these options; errors, also of the block, call it `name`, in which the path is.
 
-    `content` is that of the file, if it was read already.
+    `content` is that of the file, if it was read already. Text is read as dictionaries: see `read_columns`.
     """
     name = name or str(path)
     try:
@@ -89,16 +89,16 @@ def open_parquet(path: Path, name: str | None = None, *, content: bytes | None =
         import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise ImportError(f'{name}: reading .parquet needs pyarrow; pip install "suprank[vision]"', name="pyarrow") from error
-    with (
-        BytesIO(content) if content is not None else path.open("rb") as raw,
-        reading(name, "Parquet file"),
-        pq.ParquetFile(path if content is None else pa.py_buffer(content), **options) as file,
-    ):
-        _check_parquet(name, raw, file.metadata)
-        columns = file.schema_arrow.names
-        for twice in (column for column in columns if columns.count(column) > 1):
+    source = path if content is None else pa.py_buffer(content)
+    with reading(name, "Parquet file"):
+        with BytesIO(content) if content is not None else path.open("rb") as raw, pq.ParquetFile(source) as file:
+            _check_parquet(name, raw, file.metadata)
+            metadata, schema = file.metadata, file.schema_arrow
+        for twice in (column for column in schema.names if schema.names.count(column) > 1):
             raise ValueError(f"{name} has two columns called {twice!r}; rename one.")
-        yield file
+        text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+        with pq.ParquetFile(source, metadata=metadata, read_dictionary=text, **options) as file:
+            yield file
 
 
 def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
@@ -127,8 +127,20 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
     check_declared(name, size, declared)
 
 
-def read_columns(file: Any, columns: list[str] | None = None) -> Any:
-    """The table of a ParquetFile, checked: text that is not UTF-8 would fail wherever it is used."""
+def read_columns(file: Any, columns: list[str] | None = None, *, dictionaries: Collection[str] = ()) -> Any:
+    """The table of a ParquetFile, checked: text that is not UTF-8 would fail wherever it is used.
+
+    A few bytes can stand for one long text in millions of rows, whatever the file says. So text is read as dictionaries, and
+    becomes plain text when its size is known, except in the columns `dictionaries`.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
     table = file.read(columns=columns)
     table.validate(full=True)
-    return table
+    plain = file.metadata.schema.to_arrow_schema()
+    fields = [table.schema.field(name) if name in dictionaries else plain.field(name) for name in table.column_names]
+    chunks = [chunk for field in fields if table[field.name].type != field.type for chunk in table[field.name].chunks]
+    lengths = [pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices) for chunk in chunks]
+    check_declared("its text", table.nbytes, sum(pc.sum(one).as_py() or 0 for one in lengths))
+    return table.cast(pa.schema(fields, table.schema.metadata))

@@ -15,13 +15,14 @@ import difflib
 import io
 import itertools
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from suprank.files.binary import open_parquet, read_columns
+from suprank.files.labels import UNLABELED, LabelColumn
 from suprank.files.reading import reading
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def check_header(names: Sequence[str], about: str) -> None:
         raise MalformedError(f"{about} is empty; its first line must name the columns, such as path,label_species,label_genus.")
     if "" in names:
         raise MalformedError(f"{about}: column {names.index('') + 1} has no name; the first line must name every column.")
+    if all(name.lstrip("-").isdigit() for name in names):
+        raise MalformedError(f"{about}: the first line is {','.join(names)}, but must name the columns; add a line of names.")
     if len(set(names)) < len(names):
         name = Counter(names).most_common(1)[0][0]
         raise MalformedError(f"{about} has two columns called {name!r}; rename one.")
@@ -128,9 +131,7 @@ class Table:
 
     def missing_column(self, name: str) -> MalformedError:
         """The error for a column that does not exist, which suggests the nearest name."""
-        nearest = difflib.get_close_matches(name, self.names, n=1)
-        guess = f"did you mean {nearest[0]!r}? It" if nearest else "it"
-        return MalformedError(f"{self.about} has no column {name!r}; {guess} has {', '.join(self.names)}.")
+        return missing_column(name, self.names, self.about)
 
     def where(self, row: int) -> str:
         """`file:line` of a row, counted from 0; `file, row 1` for Parquet, which has no lines."""
@@ -159,6 +160,45 @@ class Table:
         good = pc.match_substring_regex(cells, r"^[0-9]{1,18}$")
         self.refuse(~np.asarray(good), lambda row: f"{name} is {cells[row].as_py()!r}, but must be a whole number.")
         return pc.cast(cells, pa.int64()).to_numpy()
+
+
+def missing_column(name: str, names: Sequence[str], about: str) -> MalformedError:
+    """The error for a column that does not exist, which suggests the nearest name."""
+    short = {one.removeprefix("label_"): one for one in names} | {one: one for one in names}
+    nearest = difflib.get_close_matches(name, short, n=1)
+    guess = f"did you mean {short[nearest[0]]!r}? It" if nearest else "it"
+    return MalformedError(f"{about} has no column {name!r}; {guess} has {', '.join(names)}.")
+
+
+def holds_labels(kind: Any) -> bool:
+    """Whether a column of this pyarrow type may be one of labels or ids: text, whole numbers, or lists of them."""
+    import pyarrow.types as kinds  # type: ignore[import-untyped, unused-ignore]
+
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return holds_labels(kind.value_type)
+    kind = kind.value_type if kinds.is_dictionary(kind) else kind
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_integer(kind) or kinds.is_null(kind))
+
+
+def label_column(cells: Array, name: str, about: str) -> LabelColumn:
+    """The labels in a column of text, of whole numbers, or of lists of them, as they are written."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunks = cells if isinstance(cells, pa.ChunkedArray) else pa.chunked_array([cells])
+    if not holds_labels(chunks.type):
+        raise TypeError(
+            f"{about}: column {name!r} holds {chunks.type}, but must hold text (or whole numbers, for labels and ids)."
+        )
+    if pa.types.is_list(chunks.type) or pa.types.is_large_list(chunks.type) or pa.types.is_fixed_size_list(chunks.type):
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(chunks), 0), np.int64)
+        return replace(label_column(pc.list_flatten(chunks), name, about), lengths=lengths)
+    if not pa.types.is_dictionary(chunks.type):  # four million names that are coded are not expanded to be counted again
+        chunks = chunks.cast(pa.string()).dictionary_encode()
+    coded = chunks.unify_dictionaries().combine_chunks()
+    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded  # empty columns stay chunked
+    names = ["" if name is None else str(name) for name in coded.dictionary.to_pylist()]
+    return LabelColumn(np.asarray(pc.fill_null(coded.indices, UNLABELED), np.int64), names)
 
 
 def read_table(path: str | PathLike[str]) -> Table:

@@ -86,9 +86,7 @@ def _clean_plain(project: Project, rules: CleanRecipe) -> CleanResult:
         steps = project.steps()
         rows = db.execute("SELECT id, key, text, weight, description FROM label ORDER BY id").fetchall()
         if not rows:
-            raise ValueError(
-                f"{project.folder} has neither items nor labels; make another with --items, --labels or --manifest."
-            )
+            raise ValueError(f"{project.folder} has neither items nor labels; make another from items, labels or a manifest.")
         reasons = {
             row["id"]: text_removal_reason(row["text"], rules) or (few if row["weight"] < rules.least_items else None)
             for row in rows

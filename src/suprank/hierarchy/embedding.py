@@ -188,7 +188,7 @@ def _previous_digest(project: Project, labels: list[ActiveLabel]) -> str:
         if removed:
             raise ValueError(f"cleaning removed all {pluralize(removed, 'label')} of {project.folder}; clean with other rules.")
         verb = "run `suprank hierarchy clean` first" if typed else "run `suprank hierarchy scrape` first"
-        start = "make another with --items, --labels or --manifest, or give it items with `scrape --from-csv`"
+        start = "make another from items, labels or a manifest, or give it items: `suprank hierarchy scrape --from-csv FILE`"
         raise ValueError(f"{project.folder} has no labels to embed; {verb if items else start}.")
     return next((steps[name].result["digest"] for name in ("clean", "scrape", "new") if name in steps), "")
 

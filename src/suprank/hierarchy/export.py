@@ -83,7 +83,7 @@ def export_branch(
     if format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; choose from {', '.join(FORMATS)}.")
     if manifest_out is None and (manifest is not None or level is not None or drop_unlabeled):
-        raise ValueError("--manifest, --level and --drop-unlabeled need --manifest-out, the file to write the manifest to.")
+        raise ValueError("manifest, level and drop_unlabeled need manifest_out, the file to write the manifest to.")
     folder = Path(folder)
     steps = {name: _step_record(step) for name, step in project.steps().items()}
     # A transaction, so that annotators wait and the record agrees with the files.
@@ -174,7 +174,7 @@ def _read_manifest(
 
     known = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('manifest', 'manifest_level')").fetchall())
     if given is None and "manifest" not in known:
-        raise ValueError(f"{project.folder} knows no manifest; name one with --manifest.")
+        raise ValueError(f"{project.folder} knows no manifest; name one with manifest.")
     source = str(given or known["manifest"])
     manifest = Manifest.read(source)
     manifest.require_single_labels("the export of a hierarchy into a manifest")
@@ -190,7 +190,7 @@ def _write(folder: Path, contents: Mapping[str, bytes], manifest: Manifest | Non
     try:
         draft.mkdir(parents=True)
     except OSError as error:
-        raise OSError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from error
+        raise OSError(f"{folder} cannot be written ({error.strerror}); name another folder with out.") from error
     try:
         for name, content in contents.items():
             with explain_full_disk(folder / name):

@@ -155,7 +155,7 @@ def labeled_manifest(
         examples = ", ".join(map(repr, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
         raise ValueError(
             f"{int(unlabeled.sum()):,} of {len(ids):,} rows have a {level} without a group ({len(missing):,}: {examples}); "
-            "drop them with --drop-unlabeled, or continue the review."
+            "drop them with drop_unlabeled, or continue the review."
         )
     if unlabeled.all():
         raise ValueError(f"no {level} of the manifest is an item or label of the project; is it the right level?")

@@ -192,7 +192,7 @@ def choose_branch(project: Project, name: str | None = None) -> str:
     if name is not None and name not in branches:
         raise ValueError(f"there is no branch {name!r}; choose from {', '.join(branches)}.")
     if name is None and FINAL not in branches and len(branches) > 1:
-        raise ValueError(f"there are several branches and no {FINAL!r}; choose with --branch from {', '.join(branches)}.")
+        raise ValueError(f"there are several branches and no {FINAL!r}; choose a branch from {', '.join(branches)}.")
     return name or (FINAL if FINAL in branches else branches[0])
 
 

@@ -209,7 +209,7 @@ def task_manifest(
 
     `folder` gets `manifest.parquet` (for `suprank embed`), `images/` (each image once, as it is stored in the dataset),
     `qrels.json`, and `task.json` with what mteb does about the query itself, the k, and the main score. Then
-    `suprank.evaluate(embeddings, protocol="mieb", qrels=folder / "qrels.json")` is mteb's number of the task.
+    `suprank.evaluate(embeddings, truth=folder / "qrels.json")` is mteb's number of the task.
 
     `task` is the name of a task or a task. Its data are those of mteb: in the cache of `datasets`, or downloaded. `data` is a
     folder with the files of the dataset's repository instead. `split` is by default the first that mteb evaluates, `subset`
@@ -267,7 +267,7 @@ def _load_task(task: AbsTaskRetrieval, subset: str | None, split: str | None) ->
             where = task.metadata.dataset["path"]
             raise FileNotFoundError(
                 f"the data of {task.metadata.name} cannot be loaded from {where} ({type(error).__name__}: {error}); download "
-                f"that dataset repository and give its folder as data (--data)."
+                f"that dataset repository and give its folder as data."
             ) from error
     task.convert_v1_dataset_format_to_v2(num_proc=None)
     subsets = list(task.dataset)
@@ -302,7 +302,7 @@ def _saved_images(images: datasets.Dataset, out: Path) -> Iterator[str]:
 
 def _describe(task: AbsTaskRetrieval, subset: str, split: str) -> dict[str, Any]:
     if task.skip_first_result and task.ignore_identical_ids:
-        raise ValueError(f"{task.metadata.name} drops the first result and the query's id too, which --self-match cannot do.")
+        raise ValueError(f"{task.metadata.name} drops the first result and the query's id too, which self_match cannot do.")
     return {
         "name": task.metadata.name,
         "self_match": "first" if task.skip_first_result else "id" if task.ignore_identical_ids else "keep",

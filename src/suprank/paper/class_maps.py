@@ -32,17 +32,17 @@ def class_map(run: Run, *, level: str | None = None, title: str = "", seed: int 
     `level` is by default the coarsest; the map has a single color if there is no coarse level. The facts say how well the
     coarse classes cluster: the share of classes whose nearest class mean has the same coarse label, and what chance would give.
     """
-    source = open_run(run)
-    levels = source.levels
+    data = open_run(run)
+    levels = data.levels
     if len(levels) > 1 or level is not None:
-        coarse_level = choose_coarse_level(levels, level, source.name)
+        coarse_level = choose_coarse_level(levels, level, data.name)
         levels = (levels[0], coarse_level)
-    classes = place_classes(source.with_levels(levels), max_classes=0, seed=seed)
+    classes = place_classes(data.at_levels(levels), max_classes=0, seed=seed)
     if classes is None:
-        raise ValueError(f"{source.name} has fewer than two labeled classes, so there is nothing to map; give another run.")
+        raise ValueError(f"{data.name} has fewer than two labeled classes, so there is nothing to map; give another run.")
     groups: list[str] = []
     if len(levels) > 1:
-        names = source.names[levels[1]]
+        names = data.names[levels[1]]
         groups = [names[label] if label >= 0 else "no label" for label in classes.coarse.tolist()]
     number = len(classes.positions)
     facts: dict[str, float | str] = {"classes": number, "images": int(classes.images.sum()), "method": classes.method}
@@ -57,7 +57,7 @@ def class_map(run: Run, *, level: str | None = None, title: str = "", seed: int 
         )
     figure = _draw_map(classes, groups, title, f"{levels[-1]} (classes)", note, seed)
     colored = f", colored by {levels[-1]}" if groups else ""
-    alt = f"{classes.method} map of the mean embeddings of all classes by {title or source.name}{colored}: {note}."
+    alt = f"{classes.method} map of the mean embeddings of all classes by {title or data.name}{colored}: {note}."
     return ModelFigure(figure, facts, alt)
 
 

@@ -18,9 +18,9 @@ from matplotlib.lines import Line2D
 
 from suprank.data.datasets import ImageDataset, ImageItem
 from suprank.explorer.colors import TEXT
-from suprank.explorer.findings import better_mistakes, both_fail, count_first_items, match_queries
+from suprank.explorer.findings import better_mistakes, both_fail, count_first_items
+from suprank.explorer.images import best_items, shared_levels
 from suprank.explorer.result_figures import DPI, FRAMES, MARKS, draw_image, square_crop
-from suprank.explorer.source import comparison_warning, levels_in_both
 from suprank.paper.class_maps import class_map
 from suprank.paper.model_figures import ModelFigure, choose_coarse_level, open_run, shorten
 
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
+    from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.explorer.findings import FirstItems
-    from suprank.explorer.images import Images
-    from suprank.explorer.source import Source
     from suprank.paper.model_figures import Run
 
 __all__ = ["ModelFigure", "class_map", "gallery", "images_of_label"]
@@ -71,32 +70,32 @@ def gallery(
         raise ValueError(f"kind={kind!r} must be 'better_mistakes' or 'both_fail'.")
     if queries < 1 or results < 1:
         raise ValueError(f"queries={queries} and results={results} must be at least 1.")
-    baseline, source = open_run(baseline_run), open_run(run)
-    source.require_single_labels("a figure of rankings")
-    same = match_queries(source, baseline)
-    common = levels_in_both(source, baseline)
-    about = f"{source.name} and {baseline.name}"
+    baseline, data = open_run(baseline_run), open_run(run)
+    data.require_single_labels("a figure of rankings")
+    same = data.match(baseline)
+    common = data.common_levels(baseline)
+    about = f"{data.name} and {baseline.name}"
     if len(common) < 2:
         shared = f"only the level {common[0]}" if common else "no level"
         raise ValueError(f"{about} share {shared}, and a coarse one is needed; give runs on a manifest with two levels.")
     levels = (common[0], choose_coarse_level(common, level, about))
-    source, baseline = source.with_levels(levels), baseline.with_levels(levels)
-    items = count_first_items(source, baseline, same, results, seed=seed)
+    data, baseline = data.at_levels(levels), baseline.at_levels(levels)
+    items = count_first_items(data, baseline, same, results, seed=seed)
     if not len(items.queries):
         raise ValueError(f"{about} have no query with another image of its {levels[0]}, so nothing can be retrieved.")
-    chosen, facts = _choose_queries(items, source.queries.labels[items.queries, 0], kind, queries)
-    baseline_name, run_name = names or (baseline.name, source.name)
+    chosen, facts = _choose_queries(items, data.queries.labels[items.queries, 0], kind, queries)
+    baseline_name, run_name = names or (baseline.name, data.name)
     facts |= {"shown": len(chosen), "queries": len(items.queries), "results": results, "coarse_level": levels[1]}
     facts |= {"run": run_name, "baseline": baseline_name}
     if items.sampled:
-        facts["sample_of"] = len(source.queries)
-    if warning := comparison_warning(source, baseline):
+        facts["sample_of"] = len(data.queries)
+    if warning := data.comparison_warning(baseline):
         facts["warning"] = warning
     examples = [
         _Example(
-            source,
+            data,
             query,
-            (_result_list(run_name, source, query, results), _result_list(baseline_name, baseline, int(same[query]), results)),
+            (_result_list(run_name, data, query, results), _result_list(baseline_name, baseline, int(same[query]), results)),
         )
         for query in items.queries[chosen].tolist()
     ]
@@ -111,7 +110,7 @@ class _ResultList(NamedTuple):
     """The first items of a model for a query: rows of its gallery, and 0, 1 or 2 for nothing, the coarse or the fine label."""
 
     name: str
-    images: Images
+    images: Items
     rows: list[int]
     shared: list[int]
 
@@ -123,20 +122,22 @@ class _ResultList(NamedTuple):
 class _Example(NamedTuple):
     """A query with the lists of both models."""
 
-    source: Source
+    data: RetrievalData
     query: int
     lists: tuple[_ResultList, _ResultList]
 
     @property
     def heading(self) -> str:
-        labels = zip(self.source.levels, self.source.queries.labels[self.query].tolist(), strict=True)
-        return ", ".join(shorten(self.source.names[level][label], 60) for level, label in labels if label >= 0)
+        labels = zip(self.data.levels, self.data.queries.labels[self.query].tolist(), strict=True)
+        return ", ".join(shorten(self.data.names[level][label], 60) for level, label in labels if label >= 0)
 
 
-def _result_list(name: str, source: Source, query: int, results: int) -> _ResultList:
-    rows = source.top_k([query], results)[0][0]
+def _result_list(name: str, data: RetrievalData, query: int, results: int) -> _ResultList:
+    rows = best_items(data, [query], results)[0][0]
     rows = rows[rows >= 0]
-    return _ResultList(name, source.gallery, rows.tolist(), source.shared_levels(query, rows).tolist())
+    return _ResultList(
+        name, data.items, rows.tolist(), shared_levels(data.queries.labels[query], data.items.labels[rows]).tolist()
+    )
 
 
 def _choose_queries(
@@ -177,7 +178,7 @@ def _draw_examples(examples: Sequence[_Example], levels: Sequence[str], results:
     def write(text: str, left: float, top: float, **look: Any) -> None:
         figure.text(left / width, 1 - top / height, text, va="top", color=TEXT.light, parse_math=False, **look)
 
-    def draw(images: Images, row: int, left: float, top: float, side: float, shared: int | None) -> bool:
+    def draw(images: Items, row: int, left: float, top: float, side: float, shared: int | None) -> bool:
         place = (left / width, 1 - (top + side) / height, side / width, side / height)
         return draw_image(figure, place, images, row, None if shared is None else FRAMES[shared], MARKS[shared or 0])
 
@@ -186,7 +187,7 @@ def _draw_examples(examples: Sequence[_Example], levels: Sequence[str], results:
         top = number * block_height + _GAP
         write(f"Query: {one.heading}", _GAP, top, fontsize=10, fontweight="bold")
         top += 1.5 * _LINE
-        readable.append(draw(one.source.queries, one.query, _GAP, top + _LINE, large, None))
+        readable.append(draw(one.data.queries, one.query, _GAP, top + _LINE, large, None))
         for found in one.lists:
             left = 4 * _GAP + large
             write(found.words(levels), left - _GAP / 4, top, fontsize=9)

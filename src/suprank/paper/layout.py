@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from suprank.experiments.results import Outcome
-from suprank.experiments.tables import Statistic, escape_latex
+from suprank.experiments.tables import Statistic, csv_text, escape_latex, markdown_table
 from suprank.files.spreadsheets import safe_row
 from suprank.paper.contents import Columns, Row, TableItem, metric_title
 from suprank.paper.runs import Results, Training, level_metrics, share_of
@@ -255,9 +253,7 @@ def text_cells(table: PaperTable, bold: str = "{}", underline: str = "{}") -> li
 
 def markdown(table: PaperTable, *, notes: bool = True) -> str:
     """The table in Markdown; below it the order of the methods on small sets, and with `notes` the caption and the notes."""
-    head, *rows = text_cells(table, "**{}**", "<u>{}</u>")
-    rule = ["---" if place < table.label_columns else "---:" for place in range(len(head))]
-    body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in (head, rule, *rows))
+    body = markdown_table(text_cells(table, "**{}**", "<u>{}</u>"), table.label_columns).rstrip()
     order = table.order_sentences() if table.small else []
     return "\n\n".join([body, *([table.caption()] if notes else []), *order, *(table.notes if notes else ())]) + "\n"
 
@@ -308,16 +304,16 @@ def latex(table: PaperTable, command: str = "") -> str:
 
 def table_csv(table: PaperTable) -> str:
     """CSV with a row for each number: ours in percent, its deviation and seeds, the paper's, and the difference."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     heads = [head.lower() for head in table.item.heads]
-    writer.writerow(["table", "group", *heads, "dataset", "metric", "ours", "deviation", "seeds", "paper", "difference"])
+    rows: list[list[object]] = [
+        ["table", "group", *heads, "dataset", "metric", "ours", "deviation", "seeds", "paper", "difference"]
+    ]
     for line in table.lines:
         for (preset, metric), cell in line.cells.items():
             ours = [cell.ours.mean, cell.ours.deviation, cell.ours.seeds] if cell.ours else [None, None, 0]
             labels = [table.item.label, line.row.group, *line.row.labels, preset, metric_title(metric)]
-            writer.writerow([*safe_row(labels), *ours, cell.paper, cell.difference])
-    return text.getvalue()
+            rows.append([*safe_row(labels), *ours, cell.paper, cell.difference])
+    return csv_text(rows)
 
 
 def _finished(results: Results, training: Training | None) -> list[Outcome]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from suprank.explorer.source import Source
-from suprank.workflows.run_embeddings import open_source
+from suprank.evaluation.retrieval_data import RetrievalData
+from suprank.workflows.opening import open_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    Run = str | PathLike[str] | Source
+    Run = str | PathLike[str] | RetrievalData
 
 
 class ModelFigure(NamedTuple):
@@ -25,9 +24,9 @@ class ModelFigure(NamedTuple):
     alt: str
 
 
-def open_run(run: Run) -> Source:
+def open_run(run: Run) -> RetrievalData:
     """The run's test images with their embeddings; they are embedded first if they are not yet."""
-    return run if isinstance(run, Source) else open_source(Path(run))
+    return run if isinstance(run, RetrievalData) else open_data(run)
 
 
 def choose_coarse_level(levels: Sequence[str], level: str | None, about: str) -> str:

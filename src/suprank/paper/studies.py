@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from suprank.experiments.plots import SOURCE, draw_sweep
-from suprank.experiments.tables import Row, Statistic, Table
+from suprank.experiments.tables import Row, Statistic, Table, csv_text
 from suprank.paper.runs import Results, Training, share_of
 
 if TYPE_CHECKING:
@@ -73,14 +71,12 @@ class Study:
 
     def csv(self, results: Results) -> str:
         """A row for each value: ours in percent with its deviation and seeds, and the paper's."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([self.item.key, f"{self._metric}, %", "deviation", "seeds", "paper"])
+        rows: list[list[object]] = [[self.item.key, f"{self._metric}, %", "deviation", "seeds", "paper"]]
         for point in self.points:
             ours = self.value(point, results)
             cells = [ours.mean, ours.deviation, ours.seeds] if ours else [None, None, 0]
-            writer.writerow([point.value, *cells, self.item.curve[point.value]])
-        return text.getvalue()
+            rows.append([point.value, *cells, self.item.curve[point.value]])
+        return csv_text(rows)
 
     def draw(self, results: Results, files: Sequence[Path]) -> bool:
         """Write the figure; False if no run is finished and the paper has no numbers.

@@ -174,7 +174,7 @@ def require_consent(name: str, role: str, named_in: str | PathLike[str] | None) 
     if key not in handed_consents().get(CONSENTS, "").split():
         raise UntrustedCodeError(
             f"{named_in} needs code that is not part of suprank: its {role} is {name}, and loading it runs {what}. Read it, "
-            "and if you trust it, add --trust-code, or trust_code=True in Python."
+            "and if you trust it, say so with trust_code=True."
         )
     return source
 

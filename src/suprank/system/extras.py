@@ -35,8 +35,10 @@ OPTIONAL = {
     "sentence_transformers": "all",
     "pymilvus": "servers",
     "ray": "ray",
+    "webdataset": "export",
 }
-"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server, a cluster."""
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server, a cluster, .tar
+shards."""
 
 PACKAGES = {
     "suprank.adaptation": "train",

@@ -85,8 +85,7 @@ def _images_per_class(tables: Mapping[str, Any]) -> NDArray[np.int64]:
     name, root, levels = (_get(tables, f"data.{key}") for key in ("manifest", "root", "levels"))
     if not isinstance(name, str) or not Path(name).is_file():  # training will say so
         return _UNKNOWN
-    fill_gaps, separator = _get(tables, "data.fill_gaps") is True, _get(tables, "data.label_separator")
-    manifest = open_manifest(name, root, fill_gaps=fill_gaps, label_separator=separator if isinstance(separator, str) else None)
+    manifest = open_manifest(name, root)
     if "train" not in manifest.splits or not manifest.levels:
         return _UNKNOWN
     train = manifest.split("train")
@@ -96,7 +95,7 @@ def _images_per_class(tables: Mapping[str, Any]) -> NDArray[np.int64]:
     if len(counts) < 2:
         raise ValueError(
             f"{name} has training images of {len(counts)} class ({finest}), and losses need two or more; add images of others, "
-            "or hold fewer classes out for testing (--holdout-classes of `suprank data import`)."
+            "or hold fewer classes out for testing (`suprank data import ... --holdout-classes`)."
         )
     return counts
 

@@ -22,7 +22,7 @@ from suprank.data.datasets import ImageDataset, ImageItem
 from suprank.data.images import BrokenImage
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
 from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method
-from suprank.evaluation.arguments import check_tree
+from suprank.files.labels import check_tree
 from suprank.training.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _chosen_levels(config: TrainConfig, images: Manifest) -> tuple[str, ...]:
 def _warn_if_no_tree(labels: NDArray[np.int64], levels: tuple[str, ...], manifest: str) -> None:
     """Log a warning if a class has two parents, or a level is finer than the one before: losses accept both."""
     try:
-        check_tree(torch.from_numpy(labels), levels)
+        check_tree([labels], levels)
     except ValueError as error:
         _log.warning("training labels of %s: %s", manifest, error)
 

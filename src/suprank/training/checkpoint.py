@@ -115,7 +115,7 @@ def _check_format(saved: int, path: Path) -> None:
     if saved != FORMAT:
         raise CheckpointError(
             f"{path} has format {saved}, written by {'an older' if saved < FORMAT else 'a newer'} suprank, and this one reads "
-            f"format {FORMAT}. Resume the run with the version that began it, or start a new run in another folder (--out)."
+            f"format {FORMAT}. Resume the run with the version that began it, or start a new run in another folder."
         )
 
 

@@ -68,7 +68,7 @@ def check_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
         if role in sources and sources[role].sha256 != sha256:
             raise CustomCodeError(
                 f"{sources[role].path} has changed since the run in {run} began, so that it cannot be resumed with it. Restore "
-                f"the file, of which the run keeps a copy ({copy}), or start a new run in another folder (--out)."
+                f"the file, of which the run keeps a copy ({copy}), or start a new run in another folder."
             )
 
 
@@ -84,7 +84,7 @@ def check_finished_run(run: Path) -> None:
         if source is not None and source.sha256 != sha256:
             raise CustomCodeError(
                 f"{source.path} has changed since the run in {run}, which is finished, and a table would mix both versions. "
-                f"Restore the file, of which the run keeps a copy ({copy}), or use another folder (--out)."
+                f"Restore the file, of which the run keeps a copy ({copy}), or use another folder."
             )
 
 

@@ -47,13 +47,6 @@ class DataConfig(ConfigTable):
     levels: Names | None = None
     """Label levels to train and evaluate with, finest first; by default all."""
 
-    fill_gaps: bool = False
-    """Put a placeholder where a row of `manifest` or `tests` has a blank between two labels, instead of refusing it."""
-
-    label_separator: str | None = Field(default=None, min_length=1)
-    """What stands between the labels of an image that has several at a level, such as "|" in dog|person, in `manifest` and
-    `tests`; by default a cell is one label. A manifest that suprank saved knows its own."""
-
     workers: int | None = Field(default=None, ge=0)
     """Workers that decode images, for each training process; 0 decodes in that process. By default one per core, 16 at most."""
 

@@ -204,8 +204,7 @@ class _Trainer:
         self.position = Position()
         name, root = config.data.manifest, config.data.root
         drawing = partial(callback.on_prepare_progress, f"drawing {name}")
-        cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
-        read_manifest = partial(open_manifest, name, root, drawing, **cells)
+        read_manifest = partial(open_manifest, name, root, drawing)
         manifest = _run_on_first_process(fabric, read_manifest) or read_manifest()  # the first process draws a new dataset
         processes: dict[str, Any] = {
             "rank": fabric.global_rank,
@@ -445,7 +444,7 @@ class _Trainer:
         except OSError as error:
             raise OSError(
                 f"training is done, but could not be written to {self.run.model} ({error.strerror or error}); make room, and "
-                f"--resume goes on from {self.last_checkpoint or 'the beginning'}."
+                f"resume goes on from {self.last_checkpoint or 'the beginning'}."
             ) from error
         self.fabric.barrier()
         return TrainResult(self.run.path, dict(reports), position.best, None)

@@ -10,14 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def open_manifest(
-    name: str,
-    root: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    fill_gaps: bool = False,
-    label_separator: str | None = None,
-) -> Manifest:
+def open_manifest(name: str, root: str | None = None, progress: Callable[[int, int], None] | None = None) -> Manifest:
     """Read the manifest in a file, or the one called `emoji` or `glyphs`, which is drawn on the first call and cached."""
     show = progress or (lambda done, total: None)
     if name == "glyphs":
@@ -28,4 +21,4 @@ def open_manifest(
         from suprank.data.importers import emoji
 
         return emoji.read(progress=show)
-    return Manifest.read(name, root=root, fill_gaps=fill_gaps, label_separator=label_separator)
+    return Manifest.read(name, root=root)

@@ -107,7 +107,7 @@ def read_loss(name: str, overrides: Sequence[str] = ()) -> LossSpec:
         0.02
     """
     values: dict[str, Any] = {"loss": {"name": name}}
-    origins = {"loss.name": "--loss"}
+    origins = {"loss.name": "loss"}
     for override in overrides:
         key, value = _parse_override(override)
         if key[0] != "loss" or len(key) == 1 or key == ("loss", "name"):
@@ -118,7 +118,7 @@ def read_loss(name: str, overrides: Sequence[str] = ()) -> LossSpec:
     try:
         return _LossTable.model_validate(values).loss
     except ValidationError as error:
-        raise RecipeError(_join_sentences(error_messages(error, origins, "--loss"))) from None
+        raise RecipeError(_join_sentences(error_messages(error, origins, "loss"))) from None
 
 
 def to_toml(config: TrainConfig) -> str:

@@ -145,7 +145,7 @@ class RunFolder:
     def _create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            refuse_foreign_files(self.path, RECIPE, "a run", "name another folder (--out)")
+            refuse_foreign_files(self.path, RECIPE, "a run", "name another folder")
         except ForeignFilesError as error:
             raise RunFolderError(str(error)) from None
         except OSError as error:
@@ -156,7 +156,7 @@ class RunFolder:
 
         lock = ExitStack()
         try:
-            lock.enter_context(lock_folder(self.path, "training in", "wait for it, or name another folder (--out)"))
+            lock.enter_context(lock_folder(self.path, "training in", "wait for it, or name another folder"))
         except BlockingIOError as error:
             raise RunFolderError(str(error)) from None
         except OSError as error:
@@ -172,7 +172,7 @@ class RunFolder:
         changes: dict[str, list[Any]] = {}
         if recipe.is_file() and self.has_begun():
             if not resume:
-                raise RunFolderError(f"{self.path} holds a run; --resume continues it, or name another folder (--out).")
+                raise RunFolderError(f"{self.path} holds a run; resume continues it, or name another folder.")
             changes = {key: [old, new] for key, old, new in config_differences(read_recipe(recipe), config)}
             self._refuse({key: values for key, values in changes.items() if not may_differ(key, config)})
         try:
@@ -191,7 +191,7 @@ class RunFolder:
             listed = "; ".join(f"{key} was {old!r} and is {new!r}" for key, (old, new) in changes.items())
             raise RunFolderError(
                 f"{self.path} holds a run of another recipe, which cannot be resumed with this one: {listed}. "
-                "Give the same values again, or name another folder (--out)."
+                "Give the same values again, or name another folder."
             )
 
     def _record_session(self, command: Sequence[str], changes: Mapping[str, list[Any]]) -> None:
@@ -277,7 +277,7 @@ def may_differ(name: str, config: TrainConfig) -> bool:
 
 
 def _unwritable(path: Path, error: OSError) -> OSError:
-    return OSError(f"{path} cannot be written to ({error.strerror or error}); name another folder (--out).")
+    return OSError(f"{path} cannot be written to ({error.strerror or error}); name another folder.")
 
 
 def _version(package: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,13 +17,13 @@ from suprank.data.duplicates import repeated_images
 from suprank.data.workers import default_workers
 from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS
-from suprank.embedding.query_gallery import build_query_gallery, common_levels, count_seen, ids_and_digests, ranked_parts
+from suprank.embedding.query_gallery import combine_parts, common_labels, count_seen, ranked_parts, shared_levels
 from suprank.evaluation import evaluate
-from suprank.evaluation.arguments import check_tree, parse_metrics
+from suprank.evaluation.arguments import parse_metrics
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.metrics import default_metrics
-from suprank.evaluation.report_comparison import LABELS
-from suprank.evaluation.units import TRAINING
+from suprank.evaluation.retrieval_data import Origin
+from suprank.files.labels import check_tree
 from suprank.losses import gather
 from suprank.training.manifests import open_manifest
 
@@ -120,8 +120,7 @@ class Validator:
         for name, file in config.data.tests.items():
             if name in manifests:
                 raise ValueError(f"data.tests has a {name!r}, the name of the test set of {config.data.manifest}; rename it.")
-            cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
-            manifests[name] = (open_manifest(file, **cells), file)
+            manifests[name] = (open_manifest(file), file)
         training = manifest.split("train") if "train" in manifest.splits else manifest.take([])
         sets = {
             name: _test_set(whole, about, config, loading, training, progress) for name, (whole, about) in manifests.items()
@@ -207,30 +206,17 @@ class Validator:
             parts[name] = embeddings, dataset.manifest
             if not intact.all():
                 parts[name] = embeddings[intact], dataset.manifest.take(intact)
-        ranked = build_query_gallery(parts, test.levels, about=test.about)
-        gallery = ranked.gallery
-        report = evaluate(
-            ranked.queries.embeddings,
-            ranked.queries.labels,
-            None if gallery is None else gallery.embeddings,
-            None if gallery is None else gallery.labels,
-            levels=ranked.levels,
+        known = {"classes_seen": test.classes_seen, **({"repeated": test.repeated} if test.repeated else {})}
+        return evaluate(
+            combine_parts(parts, name=test.about, origin=Origin(training=known)).at_levels(test.levels),
             decay=self._decay,
             weights=test.weights,
             device=device,
             progress=_count_from(progress, images, images + queries),
             metrics=test.metrics,
-            ids=ranked.queries.ids,
-            gallery_ids=None if gallery is None else gallery.ids,
             distributed=self._world_size > 1,
-            classes=ranked.classes,
             per_query=per_query,
         )
-        query_ids, digests = ids_and_digests(*ranked.manifests, ranked.levels)
-        repeated = {"repeated": test.repeated} if test.repeated else {}
-        known = {TRAINING: {"classes_seen": test.classes_seen, **repeated}, LABELS: digests}
-        ids = np.array(query_ids) if per_query else None
-        return replace(report, settings={**report.settings, **known}, query_ids=ids)
 
     def _embed(
         self, images: ImageDataset, forward: Forward, device: torch.device, show: Callable[[int], None]
@@ -308,7 +294,8 @@ def _test_set(
 
 
 def _levels(manifests: dict[str, Manifest], chosen: Sequence[str] | None, about: str) -> tuple[str, ...]:
-    known = common_levels(manifests.values(), about=about)
+    if not (known := shared_levels(list(manifests.values()))):
+        raise ValueError(f"{about}: the images have no labels at a level that all have, so nothing is relevant; add some.")
     levels = known if chosen is None else tuple(level for level in chosen if level in known)
     if not levels:
         raise ValueError(f"{about} has the levels {', '.join(known)}, but none of data.levels={list(chosen or ())}; add one.")
@@ -317,11 +304,9 @@ def _levels(manifests: dict[str, Manifest], chosen: Sequence[str] | None, about:
 
 def _check_labels(manifests: dict[str, Manifest], levels: tuple[str, ...], about: str) -> None:
     """Refuse labels that are no tree, as evaluation would."""
-    no_embeddings = {part: (np.empty((len(items), 0)), items) for part, items in manifests.items()}
-    ranked = build_query_gallery(no_embeddings, levels, about=about)
-    tables = [side.labels for side in (ranked.queries, ranked.gallery) if side is not None]
+    tables = common_labels(list(manifests.values()), levels)
     try:
-        check_tree(torch.from_numpy(np.concatenate(tables)), levels)
+        check_tree(tables, levels)
     except ValueError as error:
         raise ValueError(f"{about}: {error}") from error
 

@@ -26,7 +26,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         problem = f"{host} port {port} is not available ({error.strerror or error})"
-        raise OSError(f"{problem}; choose another --port, or 0 for a free one.") from error
+        raise OSError(f"{problem}; choose another port, or 0 for a free one.") from error
     return bound
 
 

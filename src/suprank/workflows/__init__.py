@@ -12,7 +12,7 @@ the logger `suprank.workflows`. The command line is a thin layer on top.
 
 from suprank.workflows.adaptation import adapt
 from suprank.workflows.embeddings import embed
-from suprank.workflows.evaluate import evaluate
+from suprank.workflows.evaluation import evaluate
 from suprank.workflows.explorers import explore
 from suprank.workflows.opening import open_data
 from suprank.workflows.publish import push_to_hub

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from suprank.files.sharded_array import Shards
+from suprank.evaluation.provenance import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from os import PathLike
 
-    from numpy.typing import NDArray
-
-    from suprank.adaptation import AdaptConfig, AdaptResult, EvaluationSet
+    from suprank.adaptation import AdaptConfig, AdaptResult
+    from suprank.evaluation import RetrievalData
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +36,9 @@ def adapt(
 ) -> AdaptResult:
     """Train a head on stored embeddings, save it in the folder `out`, and return it with its metrics on held-out classes.
 
-    `embeddings` is a folder of `suprank embed`, or a file (.npy, .parquet, .pt) with `labels` in a file (.csv, .tsv, .parquet,
-    .npy), whose columns `levels` names, finest first. The test set is `test`, given in the same way; by default the test images
-    of the folder, if it has training images too. Otherwise, and with `split_test`, some of the classes are held out. See
-    `suprank.adaptation.adapt` for the rest.
+    `embeddings` is whatever `open_data` opens, files with their `labels`, whose columns `levels` names, finest first. The test
+    set is `test`, given in the same way; by default the test images of a folder, if it has training images too. Otherwise, and
+    with `split_test`, some of the classes are held out. See `suprank.adaptation.adapt` for the rest.
 
     Example:
         >>> suprank.adapt("embeddings", "head").after["mAP@R"]  # doctest: +SKIP
@@ -52,161 +48,94 @@ def adapt(
     from suprank.adaptation.head_folder import refuse_finished
 
     refuse_finished(Path(out))
-    data = AdaptInput.read(embeddings, labels, test, test_labels, split_test=split_test, levels=levels)
+    training, tested = open_training(embeddings, labels, test, test_labels, split_test=split_test, levels=levels)
     return adaptation.adapt(
-        data.embeddings,
-        data.labels,
-        config,
-        test=data.test,
-        levels=data.levels,
+        training,
+        config=config,
+        test=tested,
         folder=out,
-        source=data.source,
+        source=_source(training, labels),
         device=device,
         progress=progress,
         on_result=on_result,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptInput:
-    """Embeddings and labels to train on, and the test set, if it is not to be split off; `source` says where they are from."""
+def open_training(
+    embeddings: str | PathLike[str],
+    labels: str | PathLike[str] | None = None,
+    test: str | PathLike[str] | None = None,
+    test_labels: str | PathLike[str] | None = None,
+    *,
+    split_test: bool = False,
+    levels: Sequence[str] = (),
+) -> tuple[RetrievalData, RetrievalData | None]:
+    """The data to train on, and those to test with, if these are not to be split off: see `adapt`.
 
-    embeddings: NDArray[Any]
-    labels: NDArray[np.int64]
-    levels: tuple[str, ...]
-    test: EvaluationSet | None = None
-    source: dict[str, Any] = field(default_factory=dict)
+    Both have the same levels.
+    """
+    from suprank.embedding.parts import embedded_parts
+    from suprank.evaluation.provenance import check_comparable
+    from suprank.workflows.opening import is_run, open_data
 
-    @classmethod
-    def read(
-        cls,
-        embeddings: str | PathLike[str],
-        labels: str | PathLike[str] | None = None,
-        test: str | PathLike[str] | None = None,
-        test_labels: str | PathLike[str] | None = None,
-        *,
-        split_test: bool = False,
-        levels: Sequence[str] = (),
-    ) -> AdaptInput:
-        """Read two folders of `suprank embed`, or two files with labels; see `adapt`."""
-        path = Path(embeddings)
-        other = None if test is None else Path(test)
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist; name a folder of `suprank embed`, or a file of embeddings.")
-        if other is not None and split_test:
-            raise ValueError("a test set and a share of classes to test with were both given; give one of them.")
-        if path.is_dir():
-            if labels is not None or test_labels is not None:
-                raise ValueError(f"{path} is a folder, which has its own labels; leave the file of labels out.")
-            if other is not None and not other.is_dir():
-                raise ValueError(f"{path} is a folder and {other} is none; give two folders of `suprank embed`, or two files.")
-            return cls._from_folder(path, other, levels, split_test=split_test)
-        if labels is None:
-            raise ValueError(f"{path} is a file, which has no labels of its own; give labels=FILE.")
-        if (other is None) != (test_labels is None):
-            raise ValueError("test and test_labels go together for files; give both, or neither.")
-        return cls._from_files(path, Path(labels), other, None if test_labels is None else Path(test_labels), levels)
-
-    @classmethod
-    def _from_files(
-        cls, path: Path, labels: Path, test: Path | None, test_labels: Path | None, levels: Sequence[str]
-    ) -> AdaptInput:
-        from suprank.adaptation import EvaluationSet
-        from suprank.evaluation import Embeddings
-        from suprank.evaluation.label_encoding import encode_labels
-        from suprank.evaluation.label_tables import read_label_table
-
-        table = read_label_table(labels)
-        test_table = None if test_labels is None else read_label_table(test_labels)
-        coded = encode_labels(table, test_table, levels=levels)
-        stored = Embeddings.from_source(path, "embeddings")
-        table.check_rows(len(stored), stored.name)
-        test_set = None
-        if test is not None and test_table is not None and coded.gallery is not None:
-            test_embeddings = Embeddings.from_source(test, "test embeddings")
-            test_table.check_rows(len(test_embeddings), test_embeddings.name)
-            test_set = EvaluationSet(test_embeddings.rows(slice(None)).numpy(), coded.gallery)
-        return cls(
-            embeddings=stored.rows(slice(None)).numpy(),
-            labels=coded.queries,
-            levels=coded.names,
-            test=test_set,
-            source={"embeddings": str(path), "labels": str(labels)},
+    place, tested = Path(embeddings), None
+    if test is not None and split_test:
+        raise ValueError("a test set and a share of classes to test with were both given; give one of them.")
+    if test is None and test_labels is not None:
+        raise ValueError("test_labels are of a test set; give test too.")
+    if place.is_dir() and embedded_parts(place) and not is_run(place):
+        training, tested = _open_parts(place, hold_out=test is not None or split_test)
+    else:
+        training = open_data(place, labels, levels=levels)
+    if test is not None:
+        tested = open_data(test, test_labels, levels=levels)
+    if training.origin.made_by is not None and training.origin.made_by.head is not None:
+        raise ValueError(f"{place} was embedded with a head, and heads do not stack; embed without one.")
+    training.require_labels()
+    if tested is None:
+        return training.at_levels(levels or training.levels), None
+    check_comparable(training.origin.made_by, tested.origin.made_by, (str(place), str(test or place)), _log.info)
+    tested.require_labels()
+    common = levels or training.common_levels(tested)
+    if not common:
+        raise ValueError(
+            f"{training.name} has labels at {', '.join(training.levels)} and {tested.name} at {', '.join(tested.levels)}; give "
+            f"both a level of the same name."
         )
-
-    @classmethod
-    def _from_folder(cls, folder: Path, test: Path | None, levels: Sequence[str], *, split_test: bool) -> AdaptInput:
-        from suprank.adaptation import EvaluationSet
-        from suprank.embedding import build_query_gallery, ranked_parts, read_embedded
-        from suprank.embedding.parts import embedded_parts
-        from suprank.embedding.query_gallery import common_labels, common_levels
-        from suprank.evaluation.provenance import Provenance, check_comparable
-
-        parts = embedded_parts(folder)
-        if not parts:
-            if folder.resolve().name in embedded_parts(folder.resolve().parent):
-                raise ValueError(
-                    f"{folder} is a part of a folder of `suprank embed`; give that folder: {folder.resolve().parent}."
-                )
-            raise ValueError(f"{folder} is not a folder of `suprank embed`: it has no train/embeddings.npy or the like.")
-        part = next((name for name in ("train", "test") if name in parts), None)
-        if part is None:
-            raise ValueError(f"{folder} has no training images, only {' and '.join(parts)}; embed them with --split train.")
-        made_by = Provenance.read(folder, part)
-        if made_by is not None and made_by.head is not None:
-            raise ValueError(f"{folder} was embedded with a head, and heads do not stack; embed without one.")
-        tested: tuple[str, ...] = ()
-        if not split_test:
-            remaining = [name for name in parts if name != part] if test is None else embedded_parts(test)
-            tested = ranked_parts(remaining) if remaining else ()
-        training = read_embedded(folder, part)
-        others = [read_embedded(test or folder, name) for name in tested]
-        for name in tested:
-            pair = str(folder / part), str((test or folder) / name)
-            check_comparable(made_by, Provenance.read(test or folder, name), pair, _log.info)
-        names = common_levels([training.items, *(one.items for one in others)], levels, about=str(folder))
-        coded = common_labels([training.items, *(one.items for one in others)], names)
-        test_set = None
-        if others:
-            read = {name: (one.embeddings, one.items) for name, one in zip(tested, others, strict=True)}
-            ranked = build_query_gallery(read, names, about=str(test or folder))
-            gallery_labels = None if ranked.gallery is None else coded[-1]
-            if tested == ("test", "gallery"):
-                gallery_labels = np.concatenate(coded[1:])
-            queries, gallery = ranked.queries, ranked.gallery
-            test_set = EvaluationSet(
-                _one_array(queries.embeddings),
-                coded[1],
-                None if gallery is None else _one_array(gallery.embeddings),
-                gallery_labels,
-                queries.ids,
-                None if gallery is None else gallery.ids,
-            )
-        if left_out := [name for name in parts if name != part and (test is not None or name not in tested)]:
-            _log.info("%s of %s is left out", " and ".join(left_out), folder)
-        return cls(
-            embeddings=_one_array(training.embeddings),
-            labels=coded[0],
-            levels=names,
-            test=test_set,
-            source={"embeddings": str(folder), "part": part, **_model(folder / part)},
-        )
+    return training.at_levels(common), tested.at_levels(common)
 
 
-def _one_array(embeddings: NDArray[Any] | Shards) -> NDArray[Any]:
-    """The embeddings as one array, in memory if they are in shards: heads are trained on all of them at once."""
-    return np.asarray(embeddings) if isinstance(embeddings, Shards) else embeddings
+def _open_parts(folder: Path, *, hold_out: bool) -> tuple[RetrievalData, RetrievalData | None]:
+    """The training images of a folder of `suprank embed`, or else its test images; and the others, to test with."""
+    from suprank.embedding import ranked_parts
+    from suprank.embedding.parts import embedded_parts
+    from suprank.evaluation.retrieval_data import Origin
+    from suprank.workflows.opening import read_parts
+
+    parts = embedded_parts(folder)
+    part = next((name for name in ("train", "test") if name in parts), None)
+    if part is None:
+        raise ValueError(f"{folder} has no training images, only {' and '.join(parts)}; embed the split train.")
+    others = [name for name in parts if name != part]
+    tested = () if hold_out or not others else ranked_parts(others)
+    if left_out := [name for name in others if name not in tested]:
+        _log.info("%s of %s is left out", " and ".join(left_out), folder)
+    origin, name = Origin(folder, folder / part), folder.resolve().name
+    training = read_parts(folder, name, origin, [part])
+    return training, read_parts(folder, name, origin, tested) if tested else None
 
 
-def _model(folder: Path) -> dict[str, Any]:
-    """The fingerprint of the model that made the embeddings, the name of its backbone, and how images were read, if known."""
-    from suprank.evaluation.provenance import RECORD, Provenance
+def _source(data: RetrievalData, labels: str | PathLike[str] | None) -> dict[str, Any]:
+    """Where the embeddings are from, and what made them, as it is saved with the head."""
     from suprank.files.atomic import own_file
 
-    try:
-        record = json.loads(own_file(folder / RECORD).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    known: dict[str, Any] = {key: record[key] for key in ("model", "backbone") if isinstance(record.get(key), str)}
-    made_by = Provenance.read(folder.parent, folder.name)
+    place, stored, made_by = data.origin.place, data.origin.embeddings, data.origin.made_by
+    known: dict[str, Any] = {"embeddings": str(place)}
+    if labels is not None:
+        known["labels"] = str(labels)
+    if stored is not None and stored != place:
+        known["part"] = stored.name
+        with suppress(OSError, ValueError):
+            record = json.loads(own_file(stored / RECORD).read_bytes())
+            known |= {key: record[key] for key in ("model", "backbone") if isinstance(record.get(key), str)}
     return known if made_by is None else {**known, "made_by": made_by.asdict()}

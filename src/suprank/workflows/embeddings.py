@@ -34,8 +34,6 @@ def embed(
     trust_code: bool = False,
     root: str | PathLike[str] | None = None,
     splits: Sequence[str] | None = None,
-    fill_gaps: bool = False,
-    label_separator: str | None = None,
     size: int | None = None,
     resize: int | None = None,
     squash: bool | None = None,
@@ -57,12 +55,11 @@ def embed(
     `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, `hf-hub:org/name` for either on the
     Hugging Face Hub, or a backbone of your own such as `mine.py:build`. A saved embedder with such a backbone is loaded only
     with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is put on top of it. `manifest` is a `Manifest` or its
-    file; `fill_gaps` puts a placeholder where a row of the file has a blank between two labels, and `label_separator` is what
-    stands between several labels. What else is None is as the model was saved, or a sensible default. An interrupted call
-    continues where it stopped. Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th
-    shard of 2,048 images, from the third on; once all 16 are there, in one folder, the call without it joins them, and computes
-    what is missing. With `on="ray"`, or "ray=HOST:PORT", each shard is a task for a machine of that cluster; all of them see
-    `out` and the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
+    file. What else is None is as the model was saved, or a sensible default. An interrupted call continues where it stopped.
+    Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th shard of 2,048 images, from
+    the third on; once all 16 are there, in one folder, the call without it joins them, and computes what is missing. With
+    `on="ray"`, or "ray=HOST:PORT", each shard is a task for a machine of that cluster; all of them see `out` and the images.
+    `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -78,7 +75,7 @@ def embed(
     parse_on(on)
     collection = manifest
     if not isinstance(collection, Manifest):
-        collection = Manifest.read(collection, root=root, fill_gaps=fill_gaps, label_separator=label_separator)
+        collection = Manifest.read(collection, root=root)
     embedder = load_embedder(model, weights, trust_code=trust_code)
     if head is not None:
         embedder = embedder_with_head(embedder, head)
@@ -151,7 +148,7 @@ def load_embedder(
     trust_code: bool = False,
     **settings: object,
 ) -> Embedder:
-    """Load the embedder saved in a folder, or make one from a timm backbone, with weights from a file or timm's own.
+    """Load the embedder saved in a folder, or that of a run, or make one from a timm backbone with weights of a file or timm's.
 
     `hf-hub:org/name` is an embedder that was pushed to the Hugging Face Hub, or else a timm model there. A backbone of the
     user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder or an embedder on the Hub that names
@@ -159,6 +156,8 @@ def load_embedder(
     """
     from suprank.models import Embedder
     from suprank.system.custom_code import HUB, is_code_name
+    from suprank.workflows.opening import is_run
+    from suprank.workflows.run_embeddings import load_run_model
 
     if isinstance(model, Embedder):
         return model
@@ -166,6 +165,8 @@ def load_embedder(
     if is_saved_embedder(name):
         if weights is not None or pretrained is not None or settings:
             raise ValueError(f"{name} is a saved embedder, with weights and settings of its own; leave the others out.")
+        if is_run(name):
+            return load_run_model(Path(name), trust_code=trust_code)[0]
         return Embedder.from_pretrained(name, trust_code=trust_code)
     is_code = is_code_name(name)
     if "/" in name and not is_code and not name.startswith(HUB):
@@ -253,8 +254,8 @@ def _warn_of_other_images(
     embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
 ) -> None:
     """Warn if images are read or embedded differently from those that the embedder's head was trained on."""
+    from suprank.evaluation.heads import warn_of_other_images
     from suprank.models import Head
-    from suprank.workflows.heads import warn_of_other_images
 
     if isinstance(embedder.head, Head):
         warn_of_other_images(embedder.head, _provenance(embedder, settings, precision, scales))

@@ -78,29 +78,49 @@ def open_data(
     path = Path(place)
     if path.suffix.lower() == ".json":
         path, test = _run_of_report(path, test)
-    is_run = own_file(path / RECIPE).is_file()
-    if not is_run and (frozen or test is not None):
+    if not is_run(path) and (frozen or test is not None):
         raise ValueError(f"{path} is not a run, so it has one test set and one model; leave out test and frozen.")
+    check_place(path)
     if path.is_dir():
         if any(given is not None for given in (labels, gallery, gallery_labels, id_column, label_separator)) or fill_gaps:
             raise ValueError(f"{path} is a folder, which has its own labels, gallery and ids; to use others, name files.")
-        if is_run:
+        if is_run(path):
             data = _open_run(path, test, device, progress, frozen=frozen, trust_code=trust_code, shown_in=shown_in)
         else:
             data = _open_folder(path)
     else:
         cells: dict[str, Any] = {"id_column": id_column, "fill_gaps": fill_gaps, "label_separator": label_separator}
         data = _open_file(place, labels, gallery, gallery_labels, shown_in=shown_in, levels=levels, **cells)
-    data = data.at_levels(levels or data.levels)
+    if path.is_dir():  # levels of a file are its columns
+        data = data.at_levels(levels or data.levels)
     if shown_in is not None:
-        data.require_single_labels(f"{shown_in} of {data.name}")
+        data.require_single_labels(shown_in)
     return data if loaded is None else data.with_head(loaded, progress)
+
+
+def is_run(place: str | PathLike[str]) -> bool:
+    """Whether this is a folder of `suprank train`."""
+    return own_file(Path(place) / RECIPE).is_file()
+
+
+def test_of(place: str | PathLike[str], test: str | None, places: Sequence[str | PathLike[str]]) -> str | None:
+    """The test set to open of one of several places: runs have several, and what stands beside a run has none to choose."""
+    return test if is_run(place) or not any(map(is_run, places)) else None
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder without embeddings, before any work."""
+    from suprank.embedding.parts import PARTS, has_embeddings
+
+    parts = (folder / part for part in PARTS)
+    if folder.is_dir() and not (is_run(folder) or has_embeddings(folder) or any(map(Path.is_dir, parts))):
+        raise ValueError(f"{folder} has no embeddings; name {PLACES}.{_about_images(folder)}")
 
 
 def _run_of_report(file: Path, test: str | None) -> tuple[Path, str]:
     """The run, and the test set, of a report in its folder `reports`."""
     run = file.parent.parent
-    if file.parent.name != REPORTS or not own_file(run / RECIPE).is_file():
+    if file.parent.name != REPORTS or not is_run(run):
         raise ValueError(f"{file} has numbers and no embeddings; open the folder that it is from: {PLACES}.")
     reported = unquote(file.name.partition("-epoch-")[0])
     if test not in (None, reported):
@@ -113,8 +133,7 @@ def _open_run(
 ) -> RetrievalData:
     from suprank.evaluation.retrieval_data import MetricDefaults, Origin
     from suprank.evaluation.units import TRAINING
-    from suprank.explorer.source import FROZEN, embeddings_folder
-    from suprank.workflows.run_embeddings import embed_run
+    from suprank.workflows.run_embeddings import FROZEN, embed_run, embeddings_folder
 
     name = embed_run(run, test, device, progress, frozen=frozen, trust_code=trust_code, shown_in=shown_in)
     with reading(run / RECIPE, "recipe"):
@@ -149,14 +168,12 @@ def _open_folder(folder: Path) -> RetrievalData:
     """A folder of `suprank embed`, or one of its parts."""
     from suprank.data import Manifest
     from suprank.data.duplicates import repeated_images
-    from suprank.embedding.parts import PARTS, has_embeddings
+    from suprank.embedding.parts import has_embeddings
     from suprank.embedding.shards import ITEMS
     from suprank.evaluation.retrieval_data import Origin
 
     if has_embeddings(folder):
         return read_parts(folder.parent, folder.resolve().name, Origin(folder, folder), [folder.resolve().name])
-    if not any((folder / part).is_dir() for part in PARTS):
-        raise ValueError(f"{folder} has no embeddings; name {PLACES}.{_about_images(folder)}")
     data = read_parts(folder, folder.resolve().name, Origin(folder, folder))
     train = folder / "train" / ITEMS
     manifest = data.queries.manifests[0]

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitInfo, EvalResult, ModelCard
 
     from suprank.data import Manifest
-    from suprank.evaluation import Report
+    from suprank.evaluation import Report, RetrievalData
     from suprank.evaluation.provenance import Provenance
-    from suprank.explorer import Source
     from suprank.models import Embedder
     from suprank.training import TrainConfig
 
@@ -96,7 +95,7 @@ def write_repository(
 
     check_repo_id(repo_id)
     evaluated = _evaluate(model, report, test, trust_code, device, progress)
-    config, source, name = evaluated.config, evaluated.source, evaluated.dataset
+    config, data, name = evaluated.config, evaluated.data, evaluated.dataset
     out, sections = Path(folder), dict[str, Any]()
     evaluated.embedder.save(out)
     for file in (GALLERY, REPORT):
@@ -104,12 +103,12 @@ def write_repository(
     if evaluated.report is not None:
         slug = datasets[0] if datasets else re.sub(r"[\W_]", "-", name.lower()).strip("-") or "images"
         sections["metrics"] = _metrics(evaluated.report, name)
-        sections["results"] = _eval_results(evaluated.report, name, slug, "test" if source is None else source.test)
+        sections["results"] = _eval_results(evaluated.report, name, slug, "test" if data is None else data.origin.test)
         evaluated.report.without_queries().save(out / REPORT)
-    if gallery and source is not None:
+    if gallery and data is not None:
         from suprank.explorer.result_figures import results_picture
 
-        if (picture := results_picture(source)) is None:
+        if (picture := results_picture(data)) is None:
             _log.warning("no test image of %s can be read, so that the card has no picture.", name)
         else:
             sections["gallery"] = {"file": GALLERY, "alt": picture.alt, "queries": picture.queries}
@@ -134,7 +133,7 @@ class _Evaluated(NamedTuple):
     embedder: Embedder
     config: TrainConfig | None = None
     report: Report | None = None
-    source: Source | None = None
+    data: RetrievalData | None = None
     dataset: str = "a test set"
 
 
@@ -146,17 +145,17 @@ def _evaluate(
     device: str | None,
     progress: Progress,
 ) -> _Evaluated:
-    from suprank.evaluation import Report
+    from suprank.evaluation import Report, evaluate
     from suprank.evaluation.evaluate import PROVENANCE
     from suprank.evaluation.provenance import Provenance
     from suprank.workflows.embeddings import load_embedder
-    from suprank.workflows.evaluate import evaluate
-    from suprank.workflows.run_embeddings import load_run_model, open_source, read_run_config
+    from suprank.workflows.opening import open_data
+    from suprank.workflows.run_embeddings import read_run_config
 
     run = Path(model) if isinstance(model, str | PathLike) and (Path(model) / "recipe.toml").is_file() else None
     if test is not None and (run is None or report is not None):
         raise ValueError(f"test={test!r} chooses a test set of a run, which is evaluated without a report; leave it out.")
-    embedder = load_embedder(model, trust_code=trust_code) if run is None else load_run_model(run, trust_code=trust_code)[0]
+    embedder = load_embedder(model, trust_code=trust_code)
     known = _Evaluated(embedder, None if run is None else read_run_config(run))
     if report is None and run is None:
         return known
@@ -167,29 +166,23 @@ def _evaluate(
     place = Path(str(model if report is None else report))
     if report is not None and (place / "recipe.toml").is_file():
         raise ValueError(f"{place} is a run, not a report; push it as the model, or give a folder of `suprank embed`.")
-    source = open_source(place, test, device, progress, trust_code=trust_code)
-    _check_model(source.provenance, embedder, str(place))
-    metrics = evaluate(
-        place,
-        test=source.test if report is None else None,
-        intervals=True,
-        device=device,
-        trust_code=trust_code,
-        progress=lambda done, total: progress("evaluating", done, total),
-    )
+    data = open_data(place, test=test, device=device, progress=progress, trust_code=trust_code)
+    _check_model(data.origin.made_by, embedder, str(place))
+    metrics = evaluate(data, intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total))
     dataset = place.resolve().name
     if known.config is not None and report is None:
-        dataset = Path(known.config.data.tests.get(source.test, known.config.data.manifest)).stem
-    return known._replace(report=metrics, source=source, dataset=dataset)
+        dataset = Path(known.config.data.tests.get(data.origin.test, known.config.data.manifest)).stem
+    return known._replace(report=metrics, data=data, dataset=dataset)
 
 
 def _check_model(made_by: Provenance | None, embedder: Embedder, what: str) -> None:
-    """Refuse the metrics of another model than the one to push."""
+    """Refuse the metrics of another model than the one to push, or of images that it would read differently."""
+    from suprank.embedding import ImageLoaderSettings
     from suprank.evaluation.provenance import check_comparable
-    from suprank.workflows.heads import head_fingerprint
+    from suprank.workflows.embeddings import query_provenance
 
-    fingerprint, head = embedder.network_fingerprint(), head_fingerprint(embedder)
-    own = {"backbone": embedder.config.backbone, "fingerprint": fingerprint, "head": head}
+    settings = ImageLoaderSettings.for_model(embedder)
+    own = query_provenance(embedder, settings, (1.0,) if made_by is None else made_by.scales)
     check_comparable(made_by, own, (what, "the model to push"), _log.info)
 
 
@@ -197,16 +190,15 @@ def _manifests(evaluated: _Evaluated) -> list[tuple[str, Manifest]]:
     """The manifests of a run, or else those of the evaluated images, with their names."""
     from suprank.training.manifests import open_manifest
 
-    source = evaluated.source
+    tested = evaluated.data
     if evaluated.config is not None:
         data = evaluated.config.data
-        cells: dict[str, Any] = {"fill_gaps": data.fill_gaps, "label_separator": data.label_separator}
         files = [(data.manifest, data.root)]
-        if source is not None and source.test in data.tests:
-            files.append((data.tests[source.test], None))
+        if tested is not None and tested.origin.test in data.tests:
+            files.append((data.tests[tested.origin.test], None))
         with suppress(OSError, ValueError):  # moved since the run: what is embedded is still known
-            return [(Path(file).stem, open_manifest(file, root, **cells)) for file, root in files]
-    sides = () if source is None else dict.fromkeys((source.queries, source.gallery))
+            return [(Path(file).stem, open_manifest(file, root)) for file, root in files]
+    sides = () if tested is None else tested.sides
     return [(evaluated.dataset, side.manifest) for side in sides]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,7 @@ def report(
     out: str | PathLike[str] = "report.html",
     *,
     against_frozen: bool = False,
+    labels: str | PathLike[str] | None = None,
     test: str | None = None,
     queries: int = 8,
     top: int = 10,
@@ -40,13 +41,13 @@ def report(
 ) -> Path:
     """Write the report page of one run, or of two side by side, and return its path.
 
-    `run` and `against` are folders of `suprank train` or `suprank embed`. Test images that are not embedded yet are embedded
-    first, into RUN/embeddings. With `against_frozen` the run is compared with its own backbone before training. `queries` is
-    the number of queries in each gallery, `top` the number of items shown for each, and `map_classes` the number of classes on
-    the map, those with the most images, or 0 for all; `map_images` single test images are placed among them. Runs with a
-    backbone of your own are loaded only with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is applied to the
-    embeddings of `run`, and never to what it is compared with, which may be the same run. `progress(what, done, total)` is
-    called as the work goes on.
+    `run` and `against` are whatever `open_data` opens; files of embeddings take the manifest of their rows as `labels`. Test
+    images that are not embedded yet are embedded first, into RUN/embeddings. With `against_frozen` the run is compared with its
+    own backbone before training. `queries` is the number of queries in each gallery, `top` the number of items shown for each,
+    and `map_classes` the number of classes on the map, those with the most images, or 0 for all; `map_images` single test
+    images are placed among them. Runs with a backbone of your own are loaded only with `trust_code`. `head`, a folder of
+    `suprank adapt` or a `Head`, is applied to the embeddings of `run`, and never to what it is compared with, which may be the
+    same run. `progress(what, done, total)` is called as the work goes on.
 
     `summary`, a text or the path of a text file, is shown at the top as the author's; blank lines separate its paragraphs.
 
@@ -55,11 +56,10 @@ def report(
         PosixPath('report.html')
     """
     from suprank.explorer.report import report_page
-    from suprank.explorer.source import comparison_warning
     from suprank.files.atomic import write_atomically
     from suprank.files.writable import check_writable
-    from suprank.workflows.heads import load_head, with_head
-    from suprank.workflows.run_embeddings import check_run_or_embeddings, open_source
+    from suprank.workflows.heads import load_head
+    from suprank.workflows.opening import open_data, test_of
 
     if against is not None and against_frozen:
         raise ValueError("against and against_frozen both name what to compare with; give one.")
@@ -68,23 +68,33 @@ def report(
     text = None if summary is None else read_summary(summary)
     page_file = Path(out)
     check_writable(page_file)
-    folders = [Path(folder) for folder in (run, against) if folder is not None]
-    for folder in folders:
-        check_run_or_embeddings(folder)
     if find_spec("openTSNE") is None:  # checked before minutes of embedding
         raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
-    loaded = None if head is None else load_head(head, device)
     show = progress or (lambda what, done, total: None)
-    how: dict[str, Any] = {"trust_code": trust_code, "shown_in": "the report"}
-    sources = [open_source(folder, test, device, show, **how) for folder in folders]
-    if loaded is not None:
-        sources[0] = with_head(sources[0], loaded, show)
-    if against_frozen:
-        sources.append(open_source(folders[0], test, device, show, frozen=True, **how))
-    if len(sources) > 1 and (warning := comparison_warning(*sources)):
+    applied = None if head is None else load_head(head, device)
+    places = [(run, applied, False)]
+    if against is not None or against_frozen:
+        places.append((run if against is None else against, None, against_frozen))
+    shown = [
+        open_data(
+            place,
+            None if Path(place).is_dir() else labels,
+            test=test_of(place, test, [place for place, _, _ in places]),
+            frozen=frozen,
+            head=one,
+            trust_code=trust_code,
+            device=device,
+            shown_in="the report",
+            progress=show,
+        )
+        for place, one, frozen in places
+    ]
+    for data in shown:
+        data.require_labels()
+    if len(shown) > 1 and (warning := shown[0].comparison_warning(shown[1])):
         _log.warning("%s", warning)
     page = report_page(
-        *sources,
+        *shown,
         title=title,
         summary=text,
         queries=queries,

@@ -1,4 +1,4 @@
-"""Open a run or a folder of embeddings as a `Source`; a run's test images are embedded first, as training evaluated them."""
+"""The test images of a run, embedded as training evaluated them, and its model."""
 
 from __future__ import annotations
 
@@ -9,58 +9,31 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 
+from suprank.evaluation.retrieval_data import OWN_TEST
 from suprank.files.atomic import own_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from os import PathLike
 
     from numpy.typing import NDArray
     from PIL import Image
 
     from suprank.data import Manifest
     from suprank.embedding import ImageLoaderSettings
-    from suprank.explorer import Source
     from suprank.models import Embedder
     from suprank.training import TrainConfig
 
     Progress = Callable[[str, int, int], None]
 
-OWN = "test"
-"""Name of the manifest's own test images, beside those of `data.tests`."""
+EMBEDDINGS, FROZEN = "embeddings", "frozen"
+"""Subfolders of a run: embeddings of its test images, and those of its backbone before training."""
 
 _log = logging.getLogger(__name__)
-
-
-def check_run_or_embeddings(folder: Path) -> None:
-    """Raise a `ValueError` for a folder that neither `suprank train` nor `suprank embed` wrote, before any work."""
-    from suprank.embedding.parts import embedded_parts
-
-    if folder.is_dir() and not (folder / "recipe.toml").is_file() and not embedded_parts(folder):
-        raise ValueError(
-            f"{folder} is neither a folder of `suprank train`, which has a recipe.toml, nor one of `suprank embed`, which has "
-            f"test/embeddings.npy or the like; name one of these."
-        )
-
-
-def open_source(
-    folder: Path,
-    test: str | None = None,
-    device: str | None = None,
-    progress: Progress = lambda what, done, total: None,
-    *,
-    frozen: bool = False,
-    trust_code: bool = False,
-    shown_in: str | None = None,
-) -> Source:
-    """Open a folder of `suprank train` or `suprank embed`: see `embed_run`."""
-    from suprank.explorer import Source
-
-    if (folder / "recipe.toml").is_file():
-        test = embed_run(folder, test, device, progress, frozen=frozen, trust_code=trust_code, shown_in=shown_in)
-    return Source.read(folder, test, frozen=frozen)
 
 
 def embed_run(
@@ -88,11 +61,8 @@ def embed_run(
     that are there.
     `shown_in` names a page that cannot show images with several labels, so that they are refused before they are embedded.
     """
-    from suprank.explorer import embeddings_folder
-    from suprank.explorer.source import FROZEN, SHOWN_INSTEAD
-
     config = read_run_config(folder)
-    known = [OWN, *config.data.tests]
+    known = [OWN_TEST, *config.data.tests]
     if test is not None and test not in known:
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
     name = test or _default_test_set(folder, config)
@@ -107,9 +77,16 @@ def embed_run(
         if shown_in is not None:
             manifest = _manifest(config, name)
             levels = [level for level in config.data.levels or manifest.levels if level in manifest.levels]
-            manifest.require_single_labels(f"{shown_in} of {folder.resolve().name}", SHOWN_INSTEAD, levels=levels)
+            manifest.require_single_labels(
+                f"{shown_in} of {folder.resolve().name}", "measure it with `suprank evaluate`", levels=levels
+            )
         _embed(folder, config, name, device, progress, reason, frozen=frozen, trust_code=trust_code)
     return name
+
+
+def embeddings_folder(run: str | PathLike[str], test: str = OWN_TEST) -> Path:
+    """Folder with the embeddings of a run's test set: RUN/embeddings, or RUN/embeddings-NAME for one of `data.tests`."""
+    return Path(run) / (EMBEDDINGS if test == OWN_TEST else f"{EMBEDDINGS}-{quote(test, safe='')}")
 
 
 def load_run_model(run: Path, *, trust_code: bool = False) -> tuple[Embedder, ImageLoaderSettings]:
@@ -192,17 +169,17 @@ def read_run_config(run: Path) -> TrainConfig:
     except RecipeError as error:
         raise RecipeError(
             f"{run} has a recipe that this version of suprank does not read: {error} If an earlier version trained the run, "
-            f"train it again, or embed its test images (suprank embed {run / 'model'} MANIFEST --out DIR) and name DIR instead."
+            f"train it again, or embed its test images (`suprank embed {run / 'model'} MANIFEST --out DIR`) and name DIR."
         ) from None
 
 
 def _default_test_set(run: Path, config: TrainConfig) -> str:
     """The test set to open if none is named: the manifest's own, else the first of `data.tests`, as in training."""
-    if _is_complete(run, OWN) or not config.data.tests:
-        return OWN
+    if _is_complete(run, OWN_TEST) or not config.data.tests:
+        return OWN_TEST
     first = next(iter(config.data.tests))
     try:
-        return OWN if {"test", "query"} & set(_manifest(config, OWN).splits) else first
+        return OWN_TEST if {"test", "query"} & set(_manifest(config, OWN_TEST).splits) else first
     except (OSError, ValueError):
         if _is_complete(run, first):
             return first
@@ -213,15 +190,14 @@ def _manifest(config: TrainConfig, name: str) -> Manifest:
     from suprank.training.manifests import open_manifest
 
     data = config.data
-    file, root = (data.manifest, data.root) if name == OWN else (data.tests[name], None)
-    return open_manifest(file, root, fill_gaps=data.fill_gaps, label_separator=data.label_separator)
+    file, root = (data.manifest, data.root) if name == OWN_TEST else (data.tests[name], None)
+    return open_manifest(file, root)
 
 
 def _is_complete(run: Path, name: str) -> bool:
     """Whether everything that is ranked is embedded. The gallery is embedded before the test images: see `_embed`."""
     from suprank.embedding.parts import embedded_parts
     from suprank.embedding.query_gallery import ranked_parts
-    from suprank.explorer import embeddings_folder
 
     there = embedded_parts(embeddings_folder(run, name))
     return set(ranked_parts(there)) <= set(there) and there != ["train"]
@@ -240,7 +216,6 @@ def record_values(folder: Path, key: str) -> dict[str, object]:
 
 def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
     """Whether the run's model differs from the one that made the embeddings. Without a model, or a record, the answer is no."""
-    from suprank.explorer import embeddings_folder
     from suprank.models.model_folder import saved_fingerprint
 
     recorded = set(record_values(embeddings_folder(run, name), "model").values()) - {None}
@@ -262,7 +237,7 @@ def _refresh(out: Path, config: TrainConfig, name: str) -> str:
     from suprank.embedding.query_gallery import column
     from suprank.embedding.shards import ITEMS
 
-    if not Path(config.data.manifest if name == OWN else config.data.tests[name]).is_file():
+    if not Path(config.data.manifest if name == OWN_TEST else config.data.tests[name]).is_file():
         return ""  # gone, or drawn by suprank itself, always the same
     try:
         manifest = _manifest(config, name)
@@ -297,19 +272,17 @@ def _embed(
 
     from suprank.embedding import embed_collection
     from suprank.embedding.collection import choose_parts
-    from suprank.explorer import embeddings_folder
-    from suprank.explorer.source import FROZEN
 
     out = embeddings_folder(run / FROZEN if frozen else run, name)
     if not os.access(out if out.is_dir() else run, os.W_OK):
         raise PermissionError(
             f"{run} is not writable, and its test images must be embedded into {out}; copy the run, or embed them elsewhere: "
-            f"suprank embed {run / 'model'} MANIFEST --out DIR, and name DIR instead."
+            f"`suprank embed {run / 'model'} MANIFEST --out DIR`, and name DIR instead."
         )
     manifest = _manifest(config, name)
     parts = choose_parts(manifest)
     if "train" in parts:
-        way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
+        way_out = f"; choose test={next(iter(config.data.tests))!r}" if config.data.tests and name == OWN_TEST else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
     if frozen:
         from suprank.system.custom_code import trusting
@@ -352,5 +325,5 @@ def saved_model(run: Path) -> Path | None:
 
 def _model_folder(run: Path) -> Path:
     if (folder := saved_model(run)) is None:
-        raise FileNotFoundError(f"{run} has no model yet; training saves it at its end, and --resume continues the run.")
+        raise FileNotFoundError(f"{run} has no model yet; training saves it at its end, and resume continues the run.")
     return folder

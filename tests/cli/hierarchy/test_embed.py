@@ -47,8 +47,6 @@ def test_a_file_of_other_labels_ends_with_the_code_of_a_malformed_file():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--encoder", "word2vec"), "'word2vec' is not an encoder; give tfidf, sentence:"),
-        (("--prompt", "a {}"), "tfidf takes no prompt"),
         (("--encoder", "precomputed:nothing.npz"), "there is no file nothing.npz"),
         (("--device", "tpu9"), "'tpu9' is not a device"),
         (("--batch-size", 0), "greater than or equal to 1"),

@@ -101,14 +101,6 @@ def test_ctrl_c_says_that_nothing_is_lost_and_it_goes_on(forked, tmp_path):
     assert len(fake.asked) <= 11 + 1
 
 
-def test_a_trial(world):
-    project, fake, _ = world
-    assert (
-        "11 items without a type: not requested yet"
-        in done("hierarchy", "scrape", project.folder, *WHO, *fake.options, "--limit", 11).stdout
-    )
-
-
 def test_types_from_files_need_no_contact_and_no_network(tmp_path):
     project = Project.create(tmp_path / "p", Recipe(name="r", title="R"))
     (tmp_path / "a.csv").write_text("id,type\n1,lake\n2,\n1,pond\n1,lake\n")
@@ -133,14 +125,6 @@ def test_types_from_files_need_no_contact_and_no_network(tmp_path):
             "hierarchy", "scrape", project.folder, "--from-csv", f"other={tmp_path / 'b.csv'}", *unread
         )
     assert "name columns of --from-csv; give that, too" in refused("hierarchy", "scrape", project.folder, *columns)
-
-
-def test_a_malformed_file_ends_it_with_code_3(tmp_path):
-    project = Project.create(tmp_path / "p", Recipe(name="r", title="R"))
-    (tmp_path / "a.csv").write_text("id,type\n1,lake\n2\n")
-    result = invoke("hierarchy", "scrape", project.folder, "--from-csv", tmp_path / "a.csv")
-    assert result.exit_code == 3
-    assert "a.csv:3: 1 cells; expected 2" in result.stderr
 
 
 def test_help_and_a_folder_without_a_project(tmp_path):

@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
-from suprank.explorer import Source
+from suprank import open_data
+from suprank.evaluation import evaluate
 from suprank.explorer.findings import (
     FirstItems,
     ItemCounts,
     better_mistakes,
     both_fail,
     count_first_items,
-    match_queries,
     misses_class,
 )
 from suprank.explorer.findings import mistakes as module
 from tests.explorer import runs
+from tests.explorer.runs import of_arrays
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,8 @@ def items(own, other):
 
 
 def test_the_first_items_are_counted_by_what_they_share_with_the_query(sources):
-    own, other = (Source.read(folder) for folder in sources)
-    found = count_first_items(own, other, match_queries(own, other), k=4)
+    own, other = (open_data(folder) for folder in sources)
+    found = count_first_items(own, other, own.match(other), k=4)
     assert found.queries.tolist() == [0, 1, 2, 3]
     assert np.stack(found.own, 1).tolist() == [[2, 2, 0], [2, 1, 1], [0, 2, 2], [0, 2, 2]]
     assert np.stack(found.other, 1).tolist() == [[1, 0, 3], [1, 0, 3], [0, 0, 4], [0, 2, 2]]
@@ -41,11 +42,11 @@ def test_the_first_items_are_counted_by_what_they_share_with_the_query(sources):
 
 
 def test_queries_in_another_order_are_counted_as_the_same(sources, tmp_path):
-    own, other = (Source.read(folder) for folder in sources)
+    own, other = (open_data(folder) for folder in sources)
     order = np.array([11, 3, 0, 9, 6, 1, 2, 4, 5, 7, 8, 10])
     rows, manifest = runs.hand_made_lists(tmp_path)[2:]
-    shuffled = Source.read(runs.embeddings(tmp_path / "shuffled", manifest.take(order), rows[1][order]))
-    same, straight = match_queries(own, shuffled), match_queries(own, other)
+    shuffled = open_data(runs.embeddings(tmp_path / "shuffled", manifest.take(order), rows[1][order]))
+    same, straight = own.match(shuffled), own.match(other)
     expected = count_first_items(own, other, straight, k=4).other
     assert np.array_equal(count_first_items(own, shuffled, same, k=4).other, expected)
 
@@ -53,11 +54,11 @@ def test_queries_in_another_order_are_counted_as_the_same(sources, tmp_path):
 def test_queries_with_nothing_to_find_are_left_out(tmp_path):
     _, _, rows, manifest = runs.hand_made_lists(tmp_path)
     kept = np.arange(10)  # without the gallery's images of the last class
-    own = Source.read(runs.embeddings(tmp_path / "kept", manifest.take(kept), rows[0][kept]))
+    own = open_data(runs.embeddings(tmp_path / "kept", manifest.take(kept), rows[0][kept]))
     assert count_first_items(own, own, np.arange(4), k=4).queries.tolist() == [0, 1, 2]
     single = runs.collection(tmp_path / "single", groups=2, classes=2, images=1)
-    source = Source.from_arrays("x", runs.vectors(single), single)
-    found = count_first_items(source, source, np.arange(4))
+    data = of_arrays("x", runs.vectors(single), single)
+    found = count_first_items(data, data, np.arange(4))
     assert (len(found.queries), len(found.own.fine)) == (0, 0)
     assert np.isnan(found.own.near_miss_share())
     assert both_fail(found).matches == better_mistakes(found).matches == 0
@@ -65,20 +66,20 @@ def test_queries_with_nothing_to_find_are_left_out(tmp_path):
 
 def test_lists_end_with_the_gallery(tmp_path):
     few = runs.collection(tmp_path, groups=1, classes=2, images=2)
-    source = Source.from_arrays("x", runs.vectors(few), few)
-    assert np.stack(count_first_items(source, source, np.arange(4), k=10).own, 1).tolist() == [[1, 2, 0]] * 4
+    data = of_arrays("x", runs.vectors(few), few)
+    assert np.stack(count_first_items(data, data, np.arange(4), k=10).own, 1).tolist() == [[1, 2, 0]] * 4
 
 
 def test_the_report_tells_which_queries_miss_their_class(sources):
     # For the third and fourth query both models have the first item of the class at rank 7.
     for folder in sources:
-        report = Source.read(folder).evaluate(per_query=True)
+        report = evaluate(open_data(folder), per_query=True)
         for k, expected in ((1, [2, 3]), (6, [2, 3]), (7, [])):
             assert np.flatnonzero(misses_class(report, k)).tolist() == expected
 
 
 def test_a_large_collection_is_sampled(sources, monkeypatch):
-    own = Source.read(sources[0])
+    own = open_data(sources[0])
     monkeypatch.setattr(module, "_PAIRS", 16)
     monkeypatch.setattr("suprank.explorer.findings.curves.MIN_QUERIES", 1)
     found = count_first_items(own, own, np.arange(4), k=4)
@@ -110,7 +111,7 @@ def test_both_fail_where_no_list_has_the_class_and_the_nearer_own_list_comes_fir
 
 
 def test_with_one_level_nothing_is_a_near_miss(sources):
-    own, other = (Source.read(folder).with_levels(["class"]) for folder in sources)
+    own, other = (open_data(folder).at_levels(["class"]) for folder in sources)
     found = count_first_items(own, other, np.arange(4), k=4)
     assert found.own.coarse.tolist() == [0] * 4
     assert better_mistakes(found).matches == 0

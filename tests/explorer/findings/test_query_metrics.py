@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
+from suprank import open_data
 from suprank.evaluation import Report
-from suprank.explorer import Source
 from suprank.explorer.findings import (
     compare_reports,
-    evaluate_source,
     examples,
-    match_queries,
     most_different_queries,
     precision_by_level,
     random_queries,
@@ -17,6 +15,7 @@ from suprank.explorer.findings import (
     worst_queries,
 )
 from tests.explorer import runs
+from tests.explorer.runs import evaluated, of_arrays
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def report_of(*values, measure="H-AP"):
 
 
 def test_every_metric_has_an_interval_around_it_and_values_per_query(pictures):
-    report = evaluate_source(Source.from_arrays("x", runs.vectors(pictures, noise=2.0), pictures))
+    report = evaluated(of_arrays("x", runs.vectors(pictures, noise=2.0), pictures))
     low, high = report.intervals["H-AP"]
     assert low <= report["H-AP"] <= high
     assert report.per_query["AP/group"].shape == (24,)
@@ -43,7 +42,7 @@ def test_every_metric_has_an_interval_around_it_and_values_per_query(pictures):
 
 def test_levels_count_the_queries_that_have_positives(tmp_path):
     single = runs.collection(tmp_path, groups=2, classes=2, images=1)
-    found = precision_by_level(evaluate_source(Source.from_arrays("x", runs.vectors(single), single)))
+    found = precision_by_level(evaluated(of_arrays("x", runs.vectors(single), single)))
     assert [one.queries for one in found] == [0, 4]
     assert np.isnan(found[0].value)
     assert np.isnan(found[1].low), "there are no intervals"
@@ -51,20 +50,20 @@ def test_levels_count_the_queries_that_have_positives(tmp_path):
 
 def test_one_level_is_a_level_too(pictures):
     flat = type(pictures).from_columns(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
-    report = evaluate_source(Source.from_arrays("x", runs.vectors(flat), flat))
+    report = evaluated(of_arrays("x", runs.vectors(flat), flat))
     assert [(one.level, one.value) for one in precision_by_level(report)] == [("class", report["AP"])]
 
 
 def test_queries_are_matched_by_path_whatever_their_order(pictures):
     order = np.random.default_rng(0).permutation(24)
     vectors = runs.vectors(pictures, noise=2.0)
-    one, other = Source.from_arrays("a", vectors, pictures), Source.from_arrays("b", vectors[order], pictures.take(order))
-    same = match_queries(one, other)
+    one, other = of_arrays("a", vectors, pictures), of_arrays("b", vectors[order], pictures.take(order))
+    same = one.match(other)
     assert order[same].tolist() == list(range(24))
-    mine, theirs = evaluate_source(one), evaluate_source(other)
+    mine, theirs = evaluated(one), evaluated(other)
     comparison = compare_reports(mine, reorder_queries(theirs, same))
     assert all(row.difference == pytest.approx(0) for row in comparison.rows)
-    better = evaluate_source(Source.from_arrays("c", runs.vectors(pictures, noise=0.3), pictures))
+    better = evaluated(of_arrays("c", runs.vectors(pictures, noise=0.3), pictures))
     row = next(row for row in compare_reports(better, mine).rows if row.metric == "H-AP")
     assert row.difference == pytest.approx(better["H-AP"] - mine["H-AP"])
     assert row.p_value < 0.05
@@ -72,34 +71,34 @@ def test_queries_are_matched_by_path_whatever_their_order(pictures):
 
 def test_paths_that_stand_there_twice_are_matched_in_their_order(pictures):
     twice = pictures.take(np.r_[0:24, 3])
-    source = Source.from_arrays("a", runs.vectors(twice), twice)
-    assert match_queries(source, source).tolist() == list(range(25))
+    data = of_arrays("a", runs.vectors(twice), twice)
+    assert data.match(data).tolist() == list(range(25))
 
 
 def test_other_queries_and_other_galleries_are_refused(tmp_path, pictures):
     some = pictures.take(np.arange(20))
-    whole, part = (Source.from_arrays(name, runs.vectors(rows), rows) for name, rows in (("whole", pictures), ("part", some)))
+    whole, part = (of_arrays(name, runs.vectors(rows), rows) for name, rows in (("whole", pictures), ("part", some)))
     with pytest.raises(ValueError, match="'pictures/2-2-0.png' is in whole only"):
-        match_queries(whole, part)
+        whole.match(part)
     with pytest.raises(ValueError, match="24 are in whole"):
-        match_queries(part, whole)
+        part.match(whole)
     split = runs.collection(tmp_path / "q", splits=("query", "gallery", "gallery"))
-    long = Source.read(runs.embeddings(tmp_path / "long", split))
+    long = open_data(runs.embeddings(tmp_path / "long", split))
     kept = np.r_[0:18, 18]  # 7 queries and 12 items
-    short = Source.read(runs.embeddings(tmp_path / "short", split.take(kept)))
-    same = Source.read(runs.embeddings(tmp_path / "same", split.take(np.r_[0:18, 18, 19:24])))
-    assert len(match_queries(long, same)) == 8
+    short = open_data(runs.embeddings(tmp_path / "short", split.take(kept)))
+    same = open_data(runs.embeddings(tmp_path / "same", split.take(np.r_[0:18, 18, 19:24])))
+    assert len(long.match(same)) == 8
     with pytest.raises(ValueError, match="different queries"):
-        match_queries(long, short)
-    fewer = Source.read(runs.embeddings(tmp_path / "fewer", split.take(np.r_[0:23])))
+        long.match(short)
+    fewer = open_data(runs.embeddings(tmp_path / "fewer", split.take(np.r_[0:23])))
     with pytest.raises(ValueError, match="ranks 16 items and fewer 15"):
-        match_queries(long, fewer)
+        long.match(fewer)
 
 
 def test_an_example_holds_the_best_items_with_scores_and_levels(pictures):
-    source = Source.from_arrays("x", runs.vectors(pictures), pictures)
-    report = evaluate_source(source)
-    first, second = examples(source, report, [9, 0], k=10)
+    data = of_arrays("x", runs.vectors(pictures), pictures)
+    report = evaluated(data)
+    first, second = examples(data, report, [9, 0], k=10)
     assert (first.query, second.query) == (9, 0)
     assert first.value == report.per_query["H-AP"][9]
     assert 9 not in first.rows
@@ -107,13 +106,13 @@ def test_an_example_holds_the_best_items_with_scores_and_levels(pictures):
     assert (np.diff(first.scores) <= 0).all()
     shared = [2 * (row // 2 == 4) or int(row // 8 == 1) for row in first.rows.tolist()]
     assert first.levels.tolist() == shared
-    assert examples(source, report, []) == []
+    assert examples(data, report, []) == []
 
 
 def test_a_short_collection_has_short_lists(tmp_path):
     few = runs.collection(tmp_path, groups=1, classes=1, images=3)
-    source = Source.from_arrays("x", runs.vectors(few), few)
-    (found,) = examples(source, evaluate_source(source), [1], k=10)
+    data = of_arrays("x", runs.vectors(few), few)
+    (found,) = examples(data, evaluated(data), [1], k=10)
     assert sorted(found.rows.tolist()) == [0, 2]
 
 
@@ -131,7 +130,7 @@ def test_the_largest_differences_both_ways_and_none_where_there_is_none():
 
 
 def test_a_random_sample_is_the_same_for_the_same_seed(pictures):
-    source = Source.from_arrays("x", runs.vectors(pictures), pictures)
-    assert random_queries(source, 5, seed=1).tolist() == random_queries(source, 5, seed=1).tolist()
-    assert random_queries(source, 5, seed=1).tolist() != random_queries(source, 5, seed=2).tolist()
-    assert sorted(random_queries(source, 99)) == list(range(24))
+    data = of_arrays("x", runs.vectors(pictures), pictures)
+    assert random_queries(data, 5, seed=1).tolist() == random_queries(data, 5, seed=1).tolist()
+    assert random_queries(data, 5, seed=1).tolist() != random_queries(data, 5, seed=2).tolist()
+    assert sorted(random_queries(data, 99)) == list(range(24))

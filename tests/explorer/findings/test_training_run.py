@@ -1,12 +1,13 @@
 """What the files of a training run say: the logged curves, and the step function of the loss."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from suprank.explorer import Source
+from suprank import open_data
 from suprank.explorer.findings import loss_step, training_history
 from suprank.ranking import SupStep
 from tests.explorer import runs
@@ -18,7 +19,7 @@ def pictures(tmp_path_factory):
 
 
 def test_losses_rates_and_metrics_are_told_apart(tmp_path, pictures):
-    found = training_history(Source.read(runs.run(tmp_path / "r", pictures)))
+    found = training_history(open_data(runs.run(tmp_path / "r", pictures)))
     assert list(found.losses) == ["loss", "SupHAP", "ProxySoftmax"]
     assert found.losses["loss"].steps.tolist() == list(range(1, 11))
     assert math.isnan(found.losses["ProxySoftmax"].values[2]), "null is a value that was not finite"
@@ -29,21 +30,21 @@ def test_losses_rates_and_metrics_are_told_apart(tmp_path, pictures):
 
 
 def test_only_this_test_sets_metrics_are_shown(tmp_path, pictures):
-    source = Source.read(runs.run(tmp_path / "r", pictures))
-    lines = [*source.metrics_log, {"step": 10, "epoch": 2, "time": 0, "fine/H-AP": 0.5}]
-    recipe = {"data": {"tests": {"fine": "f.parquet"}}}
-    other = Source("r", (), {}, source.queries, source.gallery, test="fine", recipe=recipe, metrics_log=lines)
-    found = training_history(other)
+    data = open_data(runs.run(tmp_path / "r", pictures))
+    with (tmp_path / "r/metrics.jsonl").open("a") as file:
+        file.write('{"step": 10, "epoch": 2, "time": 0, "fine/H-AP": 0.5}\n{"step": 11, "lo')  # torn: of a run in progress
+    origin = replace(data.origin, test="fine", recipe={"data": {"tests": {"fine": "f.parquet"}}})
+    found = training_history(replace(data, origin=origin))
     assert list(found.metrics) == ["H-AP"]
     assert found.metrics["H-AP"].values.tolist() == [0.5]
     assert not any("/" in name for name in found.others)
 
 
 def test_without_lines_there_is_no_history(tmp_path, pictures):
-    assert training_history(Source.read(runs.embeddings(tmp_path / "e", pictures))) is None
+    assert training_history(open_data(runs.embeddings(tmp_path / "e", pictures))) is None
     folder = runs.run(tmp_path / "r", pictures)
     (folder / "metrics.jsonl").unlink()
-    assert training_history(Source.read(folder)) is None
+    assert training_history(open_data(folder)) is None
 
 
 def test_the_papers_step_at_the_gaps_where_it_bends():

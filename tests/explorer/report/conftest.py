@@ -3,7 +3,7 @@
 import pytest
 from markupsafe import Markup
 
-from suprank.explorer import Source
+from suprank import open_data
 from suprank.explorer.report import figures, report_page
 from tests.explorer.report.reading import parsed
 from tests.explorer.runs import collection, run
@@ -25,7 +25,7 @@ def runs(tmp_path_factory):
 def page(runs):
     """The report of both."""
     better, worse, _ = runs
-    return report_page(Source.read(better), Source.read(worse), queries=4, top=5)
+    return report_page(open_data(better), open_data(worse), queries=4, top=5)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,9 @@ class Element:
     text: str = ""
     above: list = field(default_factory=list)
 
+    def get(self, name, default=None):
+        return self.attributes.get(name, default)
+
     def within(self, **attributes):
         """Whether it stands in an element with these attributes."""
         return any(all(one.attributes.get(key) == value for key, value in attributes.items()) for one in self.above)
@@ -24,6 +27,8 @@ class _Reader(HTMLParser):
         self.elements, self.open = [], []
 
     def handle_starttag(self, tag, attrs):
+        if tag == "option":
+            self._end_option()
         element = Element(tag, dict(attrs), above=list(self.open))
         self.elements.append(element)
         if tag not in VOID:
@@ -33,9 +38,16 @@ class _Reader(HTMLParser):
         self.elements.append(Element(tag, dict(attrs), above=list(self.open)))
 
     def handle_endtag(self, tag):
+        if tag != "option":
+            self._end_option()
         assert self.open, f"</{tag}> closes nothing"
         assert self.open[-1].tag == tag, f"</{tag}> closes <{self.open[-1].tag}>"
         self.open.pop()
+
+    def _end_option(self):
+        """The next one, or the end of the list, ends an option, as HTML has it."""
+        if self.open and self.open[-1].tag == "option":
+            self.open.pop()
 
     def handle_data(self, data):
         for element in self.open:

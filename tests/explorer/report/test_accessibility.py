@@ -2,7 +2,7 @@
 
 import pytest
 
-from suprank.explorer import Source
+from suprank import open_data
 from suprank.explorer.report import report_page
 from tests.accessibility import violations
 from tests.browsers import NEEDS_BROWSER, guarded_pages
@@ -20,7 +20,7 @@ LOOKS = {
 def reports(runs, page, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     (folder / "two.html").write_text(page, encoding="utf-8")
-    (folder / "one.html").write_text(report_page(Source.read(runs[0]), queries=4, top=5), encoding="utf-8")
+    (folder / "one.html").write_text(report_page(open_data(runs[0]), queries=4, top=5), encoding="utf-8")
     return folder
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
+from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer import Source
-from suprank.explorer.findings import RunFindings, evaluate_source, match_queries, nearest_items, reorder_queries
+from suprank.explorer.findings import RunFindings, nearest_items, reorder_queries
 from suprank.explorer.report.example_sections import example_sections
 from suprank.explorer.report.failures_section import MAX_IMAGES, changes_part, failures_section
 from suprank.explorer.report.header import header
@@ -17,17 +17,17 @@ from suprank.explorer.report.page import Thumbnails, render_page
 from suprank.explorer.report.table_sections import metric_rows
 from tests.browsers import NEEDS_BROWSER
 from tests.explorer.report.reading import of, parsed
-from tests.explorer.runs import GROUPS, collection, embeddings, hand_made_lists, vectors
+from tests.explorer.runs import GROUPS, collection, embeddings, evaluated, hand_made_lists, of_arrays, vectors
 
 
-def findings(source, **sampling):
+def findings(data, **sampling):
     """A run with only what the section uses."""
-    return RunFindings(source, evaluate_source(source), *[None] * 7, nearest_items(source, **sampling))
+    return RunFindings(data, evaluated(data), *[None] * 7, nearest_items(data, **sampling))
 
 
 def both(*sources):
-    runs = [findings(source) for source in sources]
-    same = [match_queries(sources[0], source) for source in sources]
+    runs = [findings(data) for data in sources]
+    same = [sources[0].match(data) for data in sources]
     return runs, [reorder_queries(run.report, rows) for run, rows in zip(runs, same, strict=True)]
 
 
@@ -37,7 +37,7 @@ class Shown:
     def __init__(self, runs, reports=None):
         self.thumbnails = Thumbnails()
         section = failures_section(runs, reports or [run.report for run in runs], self.thumbnails)
-        sources, names = [run.source for run in runs], [run.name for run in runs]
+        sources, names = [run.data for run in runs], [run.name for run in runs]
         images = self.thumbnails.embedded()
         page = render_page("t", names, header(sources, []), [section], images, levels=len(sources[0].levels))
         self.elements = parsed(page)
@@ -64,7 +64,7 @@ def _text(element):
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
-    return [Source.read(folder) for folder in hand_made_lists(tmp_path_factory.mktemp("lists"))[:2]]
+    return [open_data(folder) for folder in hand_made_lists(tmp_path_factory.mktemp("lists"))[:2]]
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_a_gallery_is_called_better_mistakes_only_if_the_mistakes_are_nearer(lis
     )
     swapped = sections(*lists[::-1])
     assert (swapped["better"].title, swapped["behind"].title) == ("Where baseline is ahead", "Where own is ahead")
-    flat = sections(*(source.with_levels(["class"]) for source in lists))
+    flat = sections(*(data.at_levels(["class"]) for data in lists))
     assert flat["better"].title == "Where own is ahead"
     assert "mistakes" not in flat["better"].about[0]
 
@@ -190,7 +190,7 @@ def test_a_gallery_is_called_better_mistakes_only_if_the_mistakes_are_nearer(lis
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     manifest = collection(tmp_path_factory.mktemp("drawn"), groups=3, classes=3, images=6)
-    return [Source.from_arrays(f"run {seed}", vectors(manifest, noise=2.5, seed=seed), manifest) for seed in range(2)]
+    return [of_arrays(f"run {seed}", vectors(manifest, noise=2.5, seed=seed), manifest) for seed in range(2)]
 
 
 def test_the_numbers_agree_with_the_table_of_metrics_and_with_scikit_learn(drawn):
@@ -203,7 +203,7 @@ def test_the_numbers_agree_with_the_table_of_metrics_and_with_scikit_learn(drawn
         assert first[0][1 + run].split()[0] == recalls["class"]
         assert f"{100 * counts[:2, run].sum() / 54:.1f}" == recalls["group"]
         nearest = runs[run].nearest
-        labels = drawn[run].gallery.labels[:, 1]
+        labels = drawn[run].items.labels[:, 1]
         theirs = 100 * confusion_matrix(labels, labels[nearest.items], normalize="true")
         printed = [[int(cell) for cell in row[2:]] for row in shown.rows("Which group is mistaken for which", run)]
         assert np.abs(theirs - printed).max() <= 0.5
@@ -216,9 +216,9 @@ def test_the_numbers_agree_with_the_table_of_metrics_and_with_scikit_learn(drawn
 def test_runs_in_another_order_with_other_label_numbers_are_the_same(drawn):
     order = np.random.default_rng(3).permutation(54)
     one, other = drawn
-    shuffled = Source.from_arrays("run 1", other.gallery.embeddings[order], other.gallery.manifest.take(order))
+    shuffled = of_arrays("run 1", other.items.embeddings[order], other.items.manifest.take(order))
     numbers = np.array([len(shuffled.names[level]) - 1 for level in shuffled.levels])
-    shuffled.gallery.labels[:] = numbers - shuffled.gallery.labels
+    shuffled.items.labels[:] = numbers - shuffled.items.labels
     shuffled = dataclasses.replace(shuffled, names={level: names[::-1] for level, names in shuffled.names.items()})
     straight, mixed = Shown(*both(one, other)), Shown(*both(one, shuffled))
     for title in ("What is found first", "Weakest classes", "Most confused classes", "Largest gains and losses by class"):
@@ -233,12 +233,12 @@ def with_three_levels(root, noise):
     columns = {"label_class": names["class"], "label_group": names["group"], "label_kingdom": kingdoms}
     table = {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest), **columns}
     deep = Manifest.from_columns(table, root=manifest.root)
-    return Source.from_arrays("deep", vectors(deep, noise=noise), deep)
+    return of_arrays("deep", vectors(deep, noise=noise), deep)
 
 
 def test_a_level_with_many_labels_is_shown_by_its_strongest_pairs(tmp_path):
-    source = with_three_levels(tmp_path, noise=3.0)
-    run = findings(source)
+    data = with_three_levels(tmp_path, noise=3.0)
+    run = findings(data)
     shown = Shown([run])
     assert [row[0] for row in shown.rows("What is found first")] == [
         *("right class", "wrong class, right group", "wrong group, right kingdom", "wrong kingdom"),
@@ -246,13 +246,13 @@ def test_a_level_with_many_labels_is_shown_by_its_strongest_pairs(tmp_path):
     assert "Which class is mistaken for which" not in shown.parts, "the pairs of classes have a part of their own"
     assert len(of(shown.parts["Most confused classes"], "li")) == 8
     title = "Which group is mistaken for which"
-    own, found = source.queries.labels[:, 1], source.gallery.labels[run.nearest.items, 1]
+    own, found = data.queries.labels[:, 1], data.items.labels[run.nearest.items, 1]
     counts = confusion_matrix(own, found, labels=range(20))
     pairs = np.triu(counts + counts.T, 1)
     assert shown.words(title).startswith(f"{(pairs > 0).sum()} pairs of group labels are confused")
     rows = shown.rows(title)
     assert len(rows) == 16
-    names = source.names["group"]
+    names = data.names["group"]
     times = [int(row[2].split(" of ")[0]) for row in rows]
     assert times == [counts[names.index(row[0]), names.index(row[1])] for row in rows]
     assert sum(times[:2]) == pairs.max()
@@ -284,7 +284,7 @@ def test_a_class_without_a_query_that_both_runs_measured_has_no_difference(lists
 
 def test_when_nothing_is_wrong_the_page_says_so(tmp_path):
     manifest = collection(tmp_path)
-    perfect = Source.from_arrays("a", vectors(manifest, noise=0.01), manifest)
+    perfect = of_arrays("a", vectors(manifest, noise=0.01), manifest)
     shown = Shown(*both(perfect, perfect))
     assert shown.words("What is found first") == "a: each of the 24 queries finds an image of the right class first."
     assert shown.words("Weakest classes") == "There is no weak class: every query finds all images of its class first."
@@ -296,25 +296,25 @@ def test_when_nothing_is_wrong_the_page_says_so(tmp_path):
 
 def test_one_class_cannot_be_confused(tmp_path):
     manifest = collection(tmp_path, groups=1, classes=1)
-    shown = Shown([findings(Source.from_arrays("a", vectors(manifest), manifest))])
+    shown = Shown([findings(of_arrays("a", vectors(manifest), manifest))])
     assert shown.words("Most confused classes") == "There is only one class, so none can be confused."
     assert list(shown.parts) == ["What is found first", "Weakest classes", "Most confused classes"]
 
 
 def test_classes_of_one_image_have_nothing_to_find(tmp_path):
     manifest = collection(tmp_path, groups=2, classes=2, images=1)
-    source = Source.from_arrays("a", vectors(manifest), manifest)
-    shown = Shown(*both(source, source))
+    data = of_arrays("a", vectors(manifest), manifest)
+    shown = Shown(*both(data, data))
     assert shown.words("What is found first") == "No query has another image of its class to find."
     assert list(shown.parts) == ["What is found first", "Which group is mistaken for which"]
-    flat = Shown([findings(source.with_levels(["class"]))])
+    flat = Shown([findings(data.at_levels(["class"]))])
     assert list(flat.parts) == ["What is found first"]
 
 
 def test_queries_without_a_positive_are_left_out_and_counted(tmp_path):
     manifest = collection(tmp_path, groups=2, classes=2, images=2)
     lone = manifest.take(np.arange(7))  # one image of the last class is left; it is the query's only mistake
-    shown = Shown([findings(Source.from_arrays("a", vectors(lone, noise=0.01), lone))])
+    shown = Shown([findings(of_arrays("a", vectors(lone, noise=0.01), lone))])
     assert "Each of the 6 queries finds" in shown.words("What is found first")
     assert "One query has no other image of the same class to find and is left out." in shown.words("What is found first")
     assert shown.words("Most confused classes").startswith("No class is mistaken for another")
@@ -326,14 +326,14 @@ def test_images_without_a_label_are_named_as_such(tmp_path, monkeypatch):
     rows = vectors(manifest, noise=0.01)
     rows[2] = rows[1] + 5 * rows[4]  # class 0 keeps an item far from its query
     rows[1] = rows[0]
-    source = Source.read(embeddings(tmp_path / "e", manifest, rows))
-    source.gallery.labels[0] = -1
-    shown = Shown([findings(source)])
+    data = open_data(embeddings(tmp_path / "e", manifest, rows))
+    data.items.labels[0] = -1
+    shown = Shown([findings(data)])
     assert shown.words("Most confused classes").endswith("an image without a label is first.")
     assert shown.rows("Weakest classes")[0][4] == "images without a label1 of 1 query"
     assert shown.rows("Which class is mistaken for which")[0][2:] == ["0", "0", "100"]
     monkeypatch.setattr("suprank.explorer.report.confusion_parts.MATRIX_LABELS", 1)
-    words = Shown([findings(source)]).words("Which group is mistaken for which")
+    words = Shown([findings(data)]).words("Which group is mistaken for which")
     assert words == "None is: where a query does not find its own, an image without a label is first."
 
 
@@ -342,7 +342,7 @@ def test_images_without_labels_have_no_such_section(tmp_path):
     bare = Manifest.from_columns(
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=()
     )
-    run = RunFindings(Source.from_arrays("bare", vectors(manifest), bare), *[None] * 9)
+    run = RunFindings(of_arrays("bare", vectors(manifest), bare), *[None] * 9)
     assert failures_section([run], [None], Thumbnails()) is None
 
 

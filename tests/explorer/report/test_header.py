@@ -1,11 +1,11 @@
 """The header names both models, how each read its images, and what makes a comparison unfair; recipes belong to runs."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 
+from suprank import open_data
 from suprank.evaluation.provenance import Provenance
-from suprank.explorer import Source
 from suprank.explorer.report.header import header
 from suprank.explorer.report.table_sections import recipe_section
 from tests.explorer.report.reading import of, parsed
@@ -18,11 +18,13 @@ RESNET = Provenance("resnet50", 24_557_120, size=112, resize=0)
 @pytest.fixture(scope="module")
 def sources(runs):
     """A run, the same before training on images read otherwise, and a folder of embeddings of which nothing is known."""
-    trained = dataclasses.replace(Source.read(runs[0]), provenance=RESNET)
-    unlike = dataclasses.replace(RESNET, parameters=23_000_000, size=224, resize=256)
-    nothing = {"recipe": None, "metrics_log": None}
-    frozen = dataclasses.replace(trained, name="better before training", frozen=True, provenance=unlike, **nothing)
-    return trained, frozen, dataclasses.replace(trained, name="embedded", provenance=None, **nothing)
+    data = open_data(runs[0])
+    unlike = replace(RESNET, parameters=23_000_000, size=224, resize=256)
+    trained = replace(data.origin, made_by=RESNET)
+    frozen = replace(data.origin, frozen=True, made_by=unlike, recipe=None)
+    embedded = replace(data.origin, made_by=None, recipe=None)
+    named = zip(("better", "better before training", "embedded"), (trained, frozen, embedded), strict=True)
+    return tuple(replace(data, name=name, origin=origin) for name, origin in named)
 
 
 def columns(*sources):
@@ -50,7 +52,7 @@ def test_two_models_stand_side_by_side_and_what_makes_them_unlike_is_marked(sour
     assert found["Parameters"] == (("24.6 M", "23.0 M"), False), "heads of other widths may be compared"
     assert found["Loss"] == (("happier", "not trained"), False)
     assert "Interpolation, precision" not in found, "it is the same"
-    half = dataclasses.replace(trained, provenance=dataclasses.replace(RESNET, precision="fp16", scales=(1.0, 0.5)))
+    half = replace(trained, origin=replace(trained.origin, made_by=replace(RESNET, precision="fp16", scales=(1.0, 0.5))))
     assert columns(trained, half)["Interpolation, precision"] == (("bilinear, fp32", "bilinear, fp16, scales 1, 0.5"), True)
 
 
@@ -59,11 +61,8 @@ def test_what_a_folder_does_not_record_is_not_invented(sources):
     found = columns(trained, embedded)
     assert found["Backbone"] == (("resnet50", "not recorded"), False)
     assert found["Loss"] == (("happier", "not recorded"), False)
-    older = dataclasses.replace(
-        trained,
-        provenance=None,
-        recipe={"model": {"backbone": "vit"}, "images": {"size": 224, "test_resize": 256, "squash": True}},
-    )
+    recipe = {"model": {"backbone": "vit"}, "images": {"size": 224, "test_resize": 256, "squash": True}}
+    older = replace(trained, origin=replace(trained.origin, made_by=None, recipe=recipe))
     facts = dict(header([older]).facts)
     assert (facts["Backbone"], facts["Image size"], facts["Resize"]) == ("vit", "224 pixels", "both sides to 256")
     assert "Parameters" not in facts
@@ -107,7 +106,6 @@ def test_a_frozen_source_is_known_as_one(runs, tmp_path):
     """`frozen` is set where the embeddings of RUN/frozen are read, and nowhere else."""
     folder = run(tmp_path / "run", runs[2])
     embeddings(folder / "frozen" / "embeddings", runs[2])
-    assert not Source.read(folder).frozen
-    before = Source.read(folder, frozen=True)
-    assert before.frozen
-    assert (before.name, before.recipe) == ("run before training", None)
+    assert not open_data(folder).origin.frozen
+    before = open_data(folder, frozen=True)
+    assert (before.name, before.origin.frozen, before.origin.recipe) == ("run before training", True, None)

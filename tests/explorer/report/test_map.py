@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.explorer import Source
 from suprank.explorer.findings import ClassMap
 from suprank.explorer.report.header import Header
 from suprank.explorer.report.map_section import HEIGHT, LISTED, REST, WIDTH, map_section
 from suprank.explorer.report.page import BUDGET, Thumbnails, render_page
 from tests.browsers import NEEDS_BROWSER, PATIENCE
 from tests.explorer.report.reading import of, parsed
+from tests.explorer.runs import of_arrays
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028&amp;<!--"
 
@@ -28,7 +28,7 @@ def drawn_run(name, classes, positions=None, root=".", counts=None, images=()):
     positions = np.random.default_rng(0).normal(size=(number, 2)) if positions is None else np.asarray(positions, float)
     columns = {"path": [f"{row}.png" for row in range(number)], "split": ["test"] * number}
     manifest = Manifest.from_columns({**columns, "label_class": fine, "label_group": coarse}, root=root)
-    source = Source.from_arrays(name, np.eye(number, dtype=np.float32), manifest)
+    data = of_arrays(name, np.eye(number, dtype=np.float32), manifest)
     labels, groups = manifest.labels.T.astype(np.int64)
     order = np.argsort(labels)
     found = ClassMap(
@@ -44,7 +44,7 @@ def drawn_run(name, classes, positions=None, root=".", counts=None, images=()):
         np.array(images, np.int64),
         (positions[list(images)] + positions[0]) / 2,
     )
-    return SimpleNamespace(name=name, source=source, map=found)
+    return SimpleNamespace(name=name, data=data, map=found)
 
 
 def section(*runs, budget=BUDGET):
@@ -103,7 +103,7 @@ def test_the_largest_classes_have_images_and_a_class_without_is_counted_once(tmp
         Image.fromarray(draw.integers(0, 256, (30, 30, 3), np.uint8)).save(tmp_path / f"{row}.png")
     counts = [1, 5, 2, 6, 4, 3]
     runs = [drawn_run(name, in_groups("aabbcc"), root=tmp_path, counts=counts) for name in ("one", "other")]
-    size = len(Thumbnails().get(runs[0].source.gallery, 3).uri)
+    size = len(Thumbnails().get(runs[0].data.items, 3).uri)
     text = section(*runs, budget=0)[0].content
     page = len(text.data) + sum(len(mark.d) for picture in text.pictures for mark in picture.marks)
     found, data, thumbnails = section(*runs, budget=page + 2 * size)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import suprank
-from suprank.explorer import Source
+from suprank import open_data
 from suprank.explorer.report import report_page
 from suprank.workflows.reports import read_summary
 from tests.cli.collection import done, refused
@@ -14,7 +14,7 @@ from tests.explorer.report.reading import of, parsed
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_command_and_the_function_write_the_page_with_the_chosen_classes(runs, tmp_path):
-    page = report_page(Source.read(runs[0]), queries=1, top=2, map_classes=3, map_images=5)
+    page = report_page(open_data(runs[0]), queries=1, top=2, map_classes=3, map_images=5)
     assert "“Show images” adds 5 single images" in page
     assert "The map shows the 3 classes with the most images, of 12" in page
     out = tmp_path / "command.html"
@@ -36,7 +36,7 @@ def test_the_authors_summary_is_a_text_or_a_file_and_is_shown_as_text(runs, tmp_
     assert [one.text for one in of(page, "p") if summary in one.above] == ["We take <b>this</b> one.", "Ask Zoë."]
     (lead,) = of(page, "p", class_="lead")
     assert page.index(summary) < page.index(lead)
-    assert not of(parsed(report_page(Source.read(runs[0]), queries=1, top=1)), "div", class_="summary")
+    assert not of(parsed(report_page(open_data(runs[0]), queries=1, top=1)), "div", class_="summary")
 
 
 def test_a_summary_is_read_from_a_file_only_if_there_is_one(tmp_path):

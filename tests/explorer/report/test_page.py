@@ -10,13 +10,14 @@ import shutil
 import numpy as np
 import pytest
 
+from suprank import open_data
 from suprank.data import Manifest
+from suprank.evaluation import evaluate
 from suprank.evaluation.explanations import explain_metric
-from suprank.explorer import Source
 from suprank.explorer.findings import class_map
 from suprank.explorer.report import report_page
 from tests.explorer.report.reading import of, parsed
-from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, run, vectors
+from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, of_arrays, run, vectors
 
 ALL = [
     "verdict",
@@ -42,8 +43,8 @@ def ids(elements):
     return [one.attributes["id"] for one in of(elements, "section")]
 
 
-def small(source, *others, **options):
-    return report_page(source, *others, **{"queries": 2, "top": 3, **options})
+def small(data, *others, **options):
+    return report_page(data, *others, **{"queries": 2, "top": 3, **options})
 
 
 # What it holds
@@ -108,7 +109,7 @@ def test_a_tile_says_its_level_and_score_in_words_and_not_by_its_color_alone(ele
 
 def test_better_mistakes_are_led_by_the_query_on_which_the_runs_differ_most(runs, elements):
     better, worse, _ = runs
-    values = [Source.read(folder).evaluate(metrics=["H-AP"], per_query=True).per_query["H-AP"] for folder in (better, worse)]
+    values = [evaluate(open_data(folder), metrics=["H-AP"], per_query=True).per_query["H-AP"] for folder in (better, worse)]
     ahead = values[0] - values[1]
     (first, *_) = [one for one in of(elements, "article") if one.within(id="better")]
     shown = [float(found) for found in re.findall(r"H-AP (\d+\.\d)", first.text)]
@@ -118,7 +119,7 @@ def test_better_mistakes_are_led_by_the_query_on_which_the_runs_differ_most(runs
 
 def test_where_both_fail_no_list_has_the_class_and_the_page_counts_such_queries(tmp_path):
     own, baseline, _, _ = hand_made_lists(tmp_path)
-    found = parsed(report_page(Source.read(own), Source.read(baseline), queries=8, top=4))
+    found = parsed(report_page(open_data(own), open_data(baseline), queries=8, top=4))
     (section,) = of(found, "section", id="failing")
     assert "among the first 4: 2 of 4 that have one to find." in section.text
     assert "with the same group over all of them: 50.0 % (own), 25.0 % (baseline)." in section.text
@@ -132,8 +133,8 @@ def test_where_both_fail_no_list_has_the_class_and_the_page_counts_such_queries(
 @pytest.mark.usefixtures("undrawn")
 def test_where_no_query_fails_in_both_the_page_says_so(tmp_path):
     manifest = collection(tmp_path)
-    perfect = Source.from_arrays("a", vectors(manifest, noise=0.01), manifest)
-    (section,) = of(parsed(small(perfect, Source.from_arrays("b", vectors(manifest), manifest))), "section", id="failing")
+    perfect = of_arrays("a", vectors(manifest, noise=0.01), manifest)
+    (section,) = of(parsed(small(perfect, of_arrays("b", vectors(manifest), manifest))), "section", id="failing")
     assert "There is no query for which both runs fail in the first 3 items." in section.text
 
 
@@ -167,7 +168,7 @@ def test_the_step_shows_the_runs_own_numbers(elements):
 @pytest.mark.usefixtures("undrawn")  # test_figures draws a figure twice
 def test_the_same_runs_give_the_same_page(runs):
     better, worse, _ = runs
-    one, other = (small(Source.read(better), Source.read(worse)) for _ in range(2))
+    one, other = (small(open_data(better), open_data(worse)) for _ in range(2))
     assert one == other
 
 
@@ -216,9 +217,9 @@ def test_names_of_runs_levels_and_titles_are_escaped_too(runs):
     for place, level in enumerate(manifest.levels):
         columns[f"label_{level}{hostile}".replace("/", "")] = [manifest.names[level][one] for one in manifest.labels[:, place]]
     renamed = Manifest.from_columns(columns, root=manifest.root)
-    source = dataclasses.replace(Source.from_arrays(hostile, vectors(renamed), renamed), name=hostile)
-    other = dataclasses.replace(Source.from_arrays("b", vectors(renamed, seed=3), renamed), name=f"{hostile}2")
-    page = small(source, other, title=hostile)
+    data = dataclasses.replace(of_arrays(hostile, vectors(renamed), renamed), name=hostile)
+    other = dataclasses.replace(of_arrays("b", vectors(renamed, seed=3), renamed), name=f"{hostile}2")
+    page = small(data, other, title=hostile)
     assert "<script>alert" not in page
     found = parsed(page)
     assert len(of(found, "script")) == 2
@@ -232,7 +233,7 @@ def test_no_path_of_this_machine_is_in_the_page(runs, page, tmp_path):
     for folder in {str(manifest.root), str(manifest.root.parent), str(tmp_path.parents[1])}:
         assert folder not in page
     elsewhere = run(tmp_path / "run", manifest, recipe=RECIPE.replace('"m.parquet"', '"/home/someone/secret/m.parquet"'))
-    shown = small(Source.read(elsewhere))
+    shown = small(open_data(elsewhere))
     assert "m.parquet" in shown
     assert "secret" not in shown
 
@@ -242,20 +243,20 @@ def test_no_path_of_this_machine_is_in_the_page(runs, page, tmp_path):
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_map_shows_as_many_classes_as_asked_for_and_says_of_how_many(runs):
-    source = Source.read(runs[0])
+    data = open_data(runs[0])
     for classes, shown, words in (
         (2, 2, "The map shows the 2 classes with the most images, of 12. The option --map-classes shows more."),
         (0, 12, "The map shows all 12 classes."),
         (13, 12, "The map shows all 12 classes."),
     ):
-        found = parsed(small(source, map_classes=classes))
+        found = parsed(small(data, map_classes=classes))
         (points,) = of(found, "svg", class_="points")
         assert sum(one.attributes["d"].count("M") for one in of(found, "path") if points in one.above) == shown
         assert words in of(found, "section", id="map")[0].text
 
 
 def test_the_map_says_how_many_classes_have_a_neighbor_of_their_group_in_each_run(runs, elements):
-    shares = [100 * class_map(Source.read(folder)).same_coarse for folder in runs[:2]]
+    shares = [100 * class_map(open_data(folder)).same_coarse for folder in runs[:2]]
     words = f"has the same group: {shares[0]:.1f} % (better), {shares[1]:.1f} % (worse); by chance 27.3 %."
     assert words in of(elements, "section", id="map")[0].text
 
@@ -265,7 +266,7 @@ def test_the_map_says_how_many_classes_have_a_neighbor_of_their_group_in_each_ru
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_alone_has_no_comparison(runs):
-    page = small(Source.read(runs[0]))
+    page = small(open_data(runs[0]))
     assert ids(parsed(page)) == [name for name in ALL if name not in ("better", "behind", "failing")]
     assert "difference" not in of(parsed(page), "table", class_="metrics")[0].text
 
@@ -273,7 +274,7 @@ def test_a_run_alone_has_no_comparison(runs):
 @pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_embeddings_has_no_curves_and_no_recipe(tmp_path, runs):
     folder = embeddings(tmp_path / "embedded", runs[2])
-    shown = ids(parsed(small(Source.read(folder))))
+    shown = ids(parsed(small(open_data(folder))))
     assert shown == [name for name in ALL if name not in ("training", "better", "behind", "failing", "step", "recipe")]
 
 
@@ -283,7 +284,7 @@ def test_one_level_of_labels_has_no_hierarchical_sections(runs):
     flat = Manifest.from_columns(
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest), "label_class": names}, root=manifest.root
     )
-    found = parsed(small(Source.from_arrays("flat", vectors(flat), flat)))
+    found = parsed(small(of_arrays("flat", vectors(flat), flat)))
     assert ids(found) == ["verdict", "failures", "metrics", "worst", "random", "curves", "scores", "map", "gap"]
     assert not [one for one in of(found, "section") if re.search("H-AP|H-P", one.text)]
     assert {one.attributes["class"] for one in of(found, "figure", class_="tile")} == {
@@ -295,7 +296,7 @@ def test_one_level_of_labels_has_no_hierarchical_sections(runs):
 
 def test_a_single_image_has_a_page_too(tmp_path):
     manifest = collection(tmp_path / "data", groups=1, classes=1, images=1)
-    page = small(Source.from_arrays("lone", vectors(manifest), manifest))
+    page = small(of_arrays("lone", vectors(manifest), manifest))
     assert "scores" not in ids(parsed(page))
     assert "no relevant items" in page
 
@@ -303,7 +304,7 @@ def test_a_single_image_has_a_page_too(tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_queries_go_against_a_gallery_where_there_is_one(tmp_path):
     manifest = collection(tmp_path / "data", splits=("query", "gallery", "gallery"))
-    page = small(Source.read(embeddings(tmp_path / "embedded", manifest)))
+    page = small(open_data(embeddings(tmp_path / "embedded", manifest)))
     assert "8 queries, 16 items" in page
 
 
@@ -313,20 +314,20 @@ def test_broken_and_missing_images_are_tiles_with_their_path(tmp_path):
     folder = embeddings(tmp_path / "embedded", manifest)
     (manifest.root / "pictures/0-0-0.png").unlink()
     (manifest.root / "pictures/0-0-1.png").write_bytes(b"no image")
-    found = parsed(report_page(Source.read(folder), queries=24, top=5))
+    found = parsed(report_page(open_data(folder), queries=24, top=5))
     missing = {one.text for one in of(found, "span", class_="missing")}
     assert missing == {f"unreadable image: pictures/0-0-{place}.png" for place in (0, 1)}
     assert len(of(found, "symbol")) == 22
     assert "Unreadable images2" in of(found, "dl")[0].text.replace("\n", "")
     shutil.rmtree(manifest.root)
-    found = parsed(small(Source.read(folder)))
+    found = parsed(small(open_data(folder)))
     assert not of(found, "symbol"), "the page is made all the same"
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, runs):
     manifest = runs[2]
-    sources = [Source.read(run(tmp_path / place / "same", manifest, seed=seed)) for seed, place in enumerate(("a", "b"))]
+    sources = [open_data(run(tmp_path / place / "same", manifest, seed=seed)) for seed, place in enumerate(("a", "b"))]
     page = small(*sources)
     assert of(parsed(page), "h1")[0].text == "a/same against b/same"
 
@@ -334,19 +335,19 @@ def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, runs):
 def test_runs_with_other_images_are_refused(tmp_path, runs):
     other = collection(tmp_path / "data", images=3)
     with pytest.raises(ValueError, match="different queries"):
-        small(Source.read(runs[0]), Source.from_arrays("other", vectors(other), other))
+        small(open_data(runs[0]), of_arrays("other", vectors(other), other))
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_runs_evaluated_at_other_levels_are_compared_at_those_of_both(tmp_path, runs):
     manifest = runs[2]
     flat = run(tmp_path / "flat", manifest, recipe=RECIPE.replace("[loss]", 'levels = ["class"]\n\n[loss]'))
-    sources = Source.read(runs[0]), Source.read(flat)
+    sources = open_data(runs[0]), open_data(flat)
     for one, other in (sources, sources[::-1]):
         page = small(one, other)
         assert "group (better only)" in page
         assert {row.text for row in of(parsed(page), "td")} & {"class", "group"} == set()
-    coarse = sources[0].with_levels(["group"])
+    coarse = sources[0].at_levels(["group"])
     with pytest.raises(ValueError, match="evaluated at class and better at group.*share a level"):
         small(sources[1], coarse)
 
@@ -357,12 +358,12 @@ def test_images_without_labels_are_refused(runs):
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=()
     )
     with pytest.raises(ValueError, match="no labels"):
-        small(Source.from_arrays("bare", vectors(manifest), bare))
+        small(of_arrays("bare", vectors(manifest), bare))
 
 
 def test_a_query_that_nothing_is_relevant_to_is_shown_and_said(tmp_path):
     manifest = collection(tmp_path / "data", groups=4, classes=1, images=2)
     lone = manifest.take(np.arange(len(manifest) - 1))  # the last class has one image left
-    page = small(Source.from_arrays("lone", vectors(lone), lone), queries=8)
+    page = small(of_arrays("lone", vectors(lone), lone), queries=8)
     assert "no relevant items" in page
     assert "Queries without a positive are left out: 1 at class, 1 at group." in page

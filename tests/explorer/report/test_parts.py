@@ -10,11 +10,10 @@ from PIL import Image
 
 from suprank.data import Manifest
 from suprank.evaluation import Report
-from suprank.explorer import Source
 from suprank.explorer.report.failures_section import MAX_IMAGES
 from suprank.explorer.report.page import BUDGET, SIDE, Thumbnails
 from suprank.explorer.report.table_sections import metric_rows, recipe_rows, table_keys
-from tests.explorer.runs import collection, vectors
+from tests.explorer.runs import collection, of_arrays, vectors
 
 # Thumbnails
 
@@ -22,7 +21,7 @@ from tests.explorer.runs import collection, vectors
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     manifest = collection(tmp_path_factory.mktemp("data"), groups=1, classes=1, side=300)
-    return Source.from_arrays("some", vectors(manifest), manifest).gallery
+    return of_arrays("some", vectors(manifest), manifest).items
 
 
 def test_a_thumbnail_is_small_and_keeps_its_aspect(images):
@@ -33,7 +32,7 @@ def test_a_thumbnail_is_small_and_keeps_its_aspect(images):
 
 
 def test_an_image_is_embedded_once_whichever_run_asks(images):
-    other = Source.from_arrays("other", vectors(images.manifest), images.manifest).gallery
+    other = of_arrays("other", vectors(images.manifest), images.manifest).items
     thumbnails = Thumbnails()
     assert thumbnails.get(images, 3) is thumbnails.get(other, 3)
     assert len(thumbnails.embedded()) == 1
@@ -53,8 +52,8 @@ def test_a_page_of_noise_stays_below_10_mb(tmp_path):
     rest."""
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(tmp_path / "0.png")
     columns = {"path": ["0.png"], "split": ["test"], "label_class": ["noise"]}
-    noise = Source.from_arrays("x", np.ones((1, 2), np.float32), Manifest.from_columns(columns, root=tmp_path))
-    images = len(Thumbnails().get(noise.gallery, 0).uri) * (5 * 8 * 21 + MAX_IMAGES)
+    noise = of_arrays("x", np.ones((1, 2), np.float32), Manifest.from_columns(columns, root=tmp_path))
+    images = len(Thumbnails().get(noise.items, 0).uri) * (5 * 8 * 21 + MAX_IMAGES)
     others = 1_500_000  # figures and tables
     assert images < BUDGET < 10_000_000 - others
     assert images + 3_000_000 < 10_000_000 - others, "two maps of 20,000 classes with names of 60 characters are not left out"

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.evaluation import Report
+from suprank import open_data
+from suprank.evaluation import Report, evaluate
 from suprank.evaluation.verdict import compare_headlines, comparison_verdict, headlines, p_value, percent, run_verdict
-from suprank.explorer import Source
 from suprank.explorer.report.table_sections import compare_metrics
 from suprank.explorer.report.verdict_section import chance_of_first, paragraphs, verdict_section
 from tests.cli.collection import done
 from tests.explorer.report.reading import of
-from tests.explorer.runs import collection, hand_made_lists, vectors
+from tests.explorer.runs import collection, hand_made_lists, of_arrays, vectors
 
 
 def report(levels=("class",), **columns):
@@ -232,10 +232,10 @@ def test_longer_lists_stand_in_for_a_missing_r_at_1():
 
 def test_the_chance_of_a_right_first_item_is_counted_by_hand(tmp_path):
     manifest = collection(tmp_path, groups=2, classes=2, images=3)
-    source = Source.from_arrays("a", vectors(manifest), manifest)
-    assert chance_of_first(source) == {"class": pytest.approx(2 / 11), "group": pytest.approx(5 / 11)}
+    data = of_arrays("a", vectors(manifest), manifest)
+    assert chance_of_first(data) == {"class": pytest.approx(2 / 11), "group": pytest.approx(5 / 11)}
     own, *_ = hand_made_lists(tmp_path / "lists")
-    assert chance_of_first(Source.read(own)) == {"class": pytest.approx(2 / 8), "group": pytest.approx(4 / 8)}
+    assert chance_of_first(open_data(own)) == {"class": pytest.approx(2 / 8), "group": pytest.approx(4 / 8)}
 
 
 # The section
@@ -244,27 +244,35 @@ def test_the_chance_of_a_right_first_item_is_counted_by_hand(tmp_path):
 def test_the_section_says_what_was_measured_and_which_queries_are_left_out(tmp_path):
     manifest = collection(tmp_path, groups=4, classes=1, images=2)
     lone = manifest.take(np.arange(len(manifest) - 1))  # the last class has one image left
-    source = Source.from_arrays("a", vectors(lone), lone)
-    section = verdict_section([source], [source.evaluate(per_query=True)])
+    data = of_arrays("a", vectors(lone), lone)
+    section = verdict_section([data], [evaluate(data, per_query=True)])
     assert section.content["basis"] == [
         "Measured on 7 test images, each a query against all others. Queries that share their class with no item are left "
         "out: 1 at class and 1 at group."
     ]
     own, *_ = hand_made_lists(tmp_path / "lists")
-    lists = Source.read(own)
-    assert verdict_section([lists], [lists.evaluate()]).content["basis"] == ["Measured on 4 queries against 8 items."]
+    lists = open_data(own)
+    assert verdict_section(
+        [lists],
+        [
+            evaluate(
+                lists,
+            )
+        ],
+    ).content["basis"] == ["Measured on 4 queries against 8 items."]
 
 
 def test_the_basis_of_a_comparison_says_what_the_words_mean_and_what_the_test_does_not_cover(runs):
-    sources = [Source.read(folder) for folder in runs[:2]]
-    reports = [source.evaluate(per_query=True) for source in sources]
+    sources = [open_data(folder) for folder in runs[:2]]
+    reports = [evaluate(data, per_query=True) for data in sources]
     basis = " ".join(verdict_section(sources, reports, compare_metrics(reports)).content["basis"])
     assert basis.startswith("Measured on 24 test images, each a query against all others. Slightly: by less than 2 points;")
     comparison = compare_metrics(reports)
     assert comparison.sentence() in basis
     assert comparison.sentence().startswith("Measured on 12 classes (unit: class).")
     assert "Two trained models, one training each: another training of the same recipe may differ" in basis
-    bare = [dataclasses.replace(source, recipe=None).evaluate(per_query=True) for source in sources]
+    unknown = [dataclasses.replace(data, origin=dataclasses.replace(data.origin, training=None)) for data in sources]
+    bare = [evaluate(data, per_query=True) for data in unknown]
     assert "seed" not in " ".join(verdict_section(sources, bare, compare_metrics(bare)).content["basis"])
 
 

@@ -6,8 +6,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from suprank.data import Manifest
-from suprank.explorer import Index, Source
+from suprank.explorer import Index
 from suprank.explorer.web import Explorer, ExplorerRun
+from tests.explorer.runs import of_arrays
 
 SIDE = 96
 KINDS = {
@@ -103,19 +104,19 @@ def manifest(root, each=8, **further):
 _VECTORS = {}
 
 
-def source(images, embed, name="by shape"):
-    """A source of these images; they are embedded once."""
+def data(images, embed, name="by shape"):
+    """Data of these images; they are embedded once."""
     paths = tuple(images.root / path for path in images.paths.to_pylist())
     if (paths, embed) not in _VECTORS:
         _VECTORS[paths, embed] = np.stack([embed(Image.open(path)) for path in paths])
-    return Source.from_arrays(name, _VECTORS[paths, embed], images)
+    return of_arrays(name, _VECTORS[paths, embed], images)
 
 
 def explorer(images, *, two=False, upload=True, **options):
     """One run that sees shapes; beside it, if wanted, one that sees pixels. All is measured already."""
     chosen = [("by shape", by_shape), ("by pixels", by_pixels)][: 1 + two]
-    sources = [(source(images, embed, name), embed) for name, embed in chosen]
-    opened = [ExplorerRun(one, Index.build(one.gallery.embeddings), embed if upload else None) for one, embed in sources]
+    sources = [(data(images, embed, name), embed) for name, embed in chosen]
+    opened = [ExplorerRun(one, Index.build(one.items.embeddings), embed if upload else None) for one, embed in sources]
     found = Explorer(opened, **options)
     found.measure()
     return found

@@ -17,8 +17,9 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.explorer import Index, Source
-from suprank.explorer.web import Explorer, ExplorerRun, ImageId, serve, uploads
+from suprank.explorer import Index
+from suprank.explorer.web import Explorer, ExplorerRun, ImageId, uploads
+from tests.explorer.runs import of_arrays
 from tests.explorer.web import drawn
 from tests.explorer.web.conftest import client_of, png, send_upload, served
 
@@ -44,8 +45,8 @@ def evil(tmp_path):
         "label_kind": [EVIL, EVIL, '" onmouseover="alert(1)', "{{ 7 * 7 }}"],
     }
     manifest = Manifest.from_columns(columns, root=tmp_path)
-    source = Source.from_arrays("</title><script>alert('run')</script>", np.eye(4, dtype=np.float32) + 0.1, manifest)
-    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])
+    data = of_arrays("</title><script>alert('run')</script>", np.eye(4, dtype=np.float32) + 0.1, manifest)
+    found = Explorer([ExplorerRun(data, Index.build(data.items.embeddings))])
     found.node_metrics[0].measure()
     return client_of(found)
 
@@ -96,8 +97,8 @@ def test_runs_evaluated_at_other_levels_are_compared_at_those_of_both(images, fi
     def run_with_levels(number):
         levels = ["label_kind", "label_family"][number:]
         fewer = Manifest.from_columns(images.table.drop_columns(levels), root=images.root, levels=images.levels[:number])
-        source = drawn.source(fewer, drawn.by_shape, f"of {number} levels")
-        return ExplorerRun(source, Index.build(source.gallery.embeddings))
+        data = drawn.data(fewer, drawn.by_shape, f"of {number} levels")
+        return ExplorerRun(data, Index.build(data.items.embeddings))
 
     found = Explorer([run_with_levels(first), run_with_levels(second)])
     for metrics in found.node_metrics:
@@ -127,10 +128,10 @@ def test_the_tree_has_metrics_and_samples(client, one):
 def test_a_label_leads_to_its_queries_and_to_its_images_in_the_gallery(tmp_path):
     queries = Manifest.from_columns({"path": ["q"], "split": ["query"], "label_kind": ["a"]}, root=tmp_path)
     columns = {"path": ["1", "2", "3"], "split": ["gallery"] * 3, "label_kind": ["a", "a", "b"]}
-    source = Source.from_arrays(
+    data = of_arrays(
         "x", np.eye(1, 3, dtype=np.float32), queries, np.eye(3, dtype=np.float32), Manifest.from_columns(columns, root=tmp_path)
     )
-    client = client_of(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))]))
+    client = client_of(Explorer([ExplorerRun(data, Index.build(data.items.embeddings))]))
     for node, counts in (("0.0", ["1 query", "2 images in the gallery"]), ("0.1", ["0 queries", "1 image in the gallery"])):
         page = client.get(f"/tree?node={node}").text
         links = re.findall(r'<a href="(/\?[^"]*)">([^<]*)</a>', page)
@@ -149,16 +150,16 @@ def test_pictures_are_sent_by_row(client, images):
 
 
 def test_what_is_measured_later_is_said(images):
-    source = drawn.source(images, drawn.by_shape)
-    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])
+    data = drawn.data(images, drawn.by_shape)
+    found = Explorer([ExplorerRun(data, Index.build(data.items.embeddings))])
     assert "are being measured" in client_of(found).get("/tree").text
     assert client_of(found).get("/item/a/gallery/1").status_code == 200
 
 
 def test_images_without_labels_can_be_looked_at(tmp_path):
     rows = {"path": ["a.png", "b.png"], "split": ["test"] * 2}
-    source = Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=tmp_path, levels=()))
-    client = client_of(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))]))
+    data = of_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=tmp_path, levels=()))
+    client = client_of(Explorer([ExplorerRun(data, Index.build(data.items.embeddings))]))
     for address in ("/", "/item/a/gallery/0", "/tree", "/?q=a"):
         assert client.get(address).status_code == 200
     assert 'class="tile level-none"' in client.get("/item/a/gallery/0").text
@@ -236,9 +237,9 @@ def test_a_burst_of_uploads_holds_two_pictures_at_a_time(images):
             there -= 1
         return drawn.by_shape(picture)
 
-    source = drawn.source(images, drawn.by_shape)
+    data = drawn.data(images, drawn.by_shape)
     with (
-        served(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings), slow)])) as address,
+        served(Explorer([ExplorerRun(data, Index.build(data.items.embeddings), slow)])) as address,
         ThreadPoolExecutor(8) as pool,
     ):
         ring = {"image": ("a.png", png(drawn.figure("ring", 1)), "image/png")}
@@ -416,15 +417,3 @@ def test_no_answer_leads_to_the_host_that_a_request_names(one):
     client = client_of(one, "0.0.0.0")
     answer = client.get("/tree/?level=1", headers={"host": "evil.example"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "/tree?level=1")
-
-
-def test_serve_prints_its_address_and_returns_after_ctrl_c(two, monkeypatch, capsys):
-    served_at = []
-
-    def run(self, sockets):
-        served_at.extend(one.getsockname()[1] for one in sockets)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("uvicorn.Server.run", run)
-    serve(two.runs, port=0)
-    assert capsys.readouterr().out == f"http://127.0.0.1:{served_at[0]}  (press Ctrl-C to stop)\n"

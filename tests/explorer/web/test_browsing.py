@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
-from suprank.explorer import Source
 from suprank.explorer.web import ImageId, Node
 from suprank.explorer.web.browsing import Browser, ImageSelection, _mixed_order
+from tests.explorer.runs import of_arrays
 
 
 def rows(listing):
@@ -17,7 +17,7 @@ def test_pages_show_every_image_once_and_the_first_many_classes(one):
     browser = one.browser
     pages = [browser.list_images(ImageSelection(), offset=offset, limit=10) for offset in range(0, 100, 10)]
     assert sorted(row for page in pages for row in rows(page)) == list(range(96))
-    assert len({one.source.gallery.labels[row, 0] for row in rows(pages[0])}) >= 6
+    assert len({one.data.items.labels[row, 0] for row in rows(pages[0])}) >= 6
     assert rows(browser.list_images(ImageSelection(), offset=0, limit=10)) == rows(pages[0])
     assert rows(browser.list_images(ImageSelection(), offset=500)) == []
 
@@ -46,9 +46,9 @@ def test_labels_are_found_by_their_names_coarse_ones_first(one):
 def test_labels_without_an_image_are_not_found():
     columns = {"path": list("abc"), "split": ["train", "test", "test"], "label_kind": ["red jay", "jay", "jay"]}
     tested = Manifest.from_columns(columns, root=".").split("test")
-    browser = Browser(Source.from_arrays("s", np.eye(2, dtype=np.float32), tested))
+    browser = Browser(of_arrays("s", np.eye(2, dtype=np.float32), tested))
     nodes, total = browser.labels("jay")
-    assert [browser.source.names["kind"][node.label] for node in nodes] == ["jay"]
+    assert [browser.data.names["kind"][node.label] for node in nodes] == ["jay"]
     assert total == 1
 
 
@@ -57,8 +57,8 @@ def test_labels_and_splits_narrow_the_list_together():
     gallery = Manifest.from_columns(columns, root=".")
     queries = Manifest.from_columns({"path": ["q"], "split": ["query"], "label_kind": ["y"]}, root=".")
     vectors = np.eye(6, dtype=np.float32)
-    browser = Browser(Source.from_arrays("s", vectors[:1], queries, vectors, gallery))
-    kind = browser.source.names["kind"].index("x")
+    browser = Browser(of_arrays("s", vectors[:1], queries, vectors, gallery))
+    kind = browser.data.names["kind"].index("x")
     assert sorted(rows(browser.list_images(ImageSelection(split="distractor")))) == [1, 3, 5]
     assert sorted(rows(browser.list_images(ImageSelection(node=Node(0, kind))))) == [0, 2, 5]
     assert rows(browser.list_images(ImageSelection(node=Node(0, kind), split="distractor"))) == [5]

@@ -7,24 +7,26 @@ from math import cos, radians, sqrt
 import numpy as np
 import pytest
 
+from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer import Index, Source
+from suprank.explorer import Index
 from suprank.explorer.web import Explorer, ExplorerRun, ImageId, Node, label_findings
 from suprank.explorer.web.label_page import label_views
 from tests.browsers import NEEDS_BROWSER, guarded_pages
 from tests.explorer import runs
+from tests.explorer.runs import of_arrays
 from tests.explorer.web.conftest import client_of, served
 
 
 def explore(*sources, measured=True):
-    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings)) for source in sources])
+    found = Explorer([ExplorerRun(data, Index.build(data.items.embeddings)) for data in sources])
     if measured:
         found.measure()
     return found
 
 
 def on_circle(degrees, species, family=None, gallery=None):
-    """A source of images at these angles; with `gallery`, (degrees, species) of the items, distractors if None."""
+    """Data of images at these angles; with `gallery`, (degrees, species) of the items, distractors if None."""
 
     def side(degrees, split, **labels):
         count = len(degrees)
@@ -35,8 +37,8 @@ def on_circle(degrees, species, family=None, gallery=None):
         return vectors, Manifest.from_columns({**columns, **{k: v for k, v in labels.items() if v}}, root=".")
 
     if gallery is None:
-        return Source.from_arrays("circle", *side(degrees, "test", label_species=species, label_family=family))
-    return Source.from_arrays(
+        return of_arrays("circle", *side(degrees, "test", label_species=species, label_family=family))
+    return of_arrays(
         "circle", *side(degrees, "query", label_species=species), *side(gallery[0], "gallery", label_species=gallery[1])
     )
 
@@ -52,7 +54,7 @@ def text(explorer, node):
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
     own, baseline, *_ = runs.hand_made_lists(tmp_path_factory.mktemp("lists"))
-    return explore(Source.read(own), Source.read(baseline))
+    return explore(open_data(own), open_data(baseline))
 
 
 def test_the_hand_made_lists_confuse_the_third_class_with_the_fourth_and_the_first(lists):
@@ -94,7 +96,7 @@ def test_the_page_says_it_in_words_with_links(lists):
 
 def test_confusions_and_borders_are_those_of_a_search_for_each_image(two):
     for run, level in ((0, 0), (0, 1), (1, 0)):
-        labels = two.runs[run].source.gallery.labels[:, level]
+        labels = two.runs[run].data.items.labels[:, level]
         first = [two.searcher.neighbors(ImageId(run, "gallery", row), limit=1)[run].hits[0] for row in range(len(labels))]
         counts = Counter((labels[row], labels[hit.image.row]) for row, hit in enumerate(first))
         for label in range(len(two.tree.names(level))):
@@ -116,8 +118,8 @@ def test_confusions_and_borders_are_those_of_a_search_for_each_image(two):
 
 
 def test_the_nearest_classes_are_those_of_the_closest_means():
-    source = on_circle([0, 10, 26, 30, 50, 90], ["crow", "crow", "crow", "jay", "jay", "wren"], ["corvid"] * 5 + ["small"])
-    explorer = explore(source)
+    data = on_circle([0, 10, 26, 30, 50, 90], ["crow", "crow", "crow", "jay", "jay", "wren"], ["corvid"] * 5 + ["small"])
+    explorer = explore(data)
     (crow,) = label_views(explorer, Node(0, 0))
     assert crow.typical.row == 1
     mean = np.degrees(np.arctan2(*np.sum([[np.sin(radians(a)), np.cos(radians(a))] for a in (0, 10, 26)], 0)))
@@ -129,8 +131,8 @@ def test_the_nearest_classes_are_those_of_the_closest_means():
 
 
 def test_few_images_are_in_one_list_with_the_farthest_beyond_the_border_first():
-    source = on_circle([0, 10, 26, 30, 50, 90], ["crow", "crow", "crow", "jay", "jay", "wren"])
-    explorer = explore(source)
+    data = on_circle([0, 10, 26, 30, 50, 90], ["crow", "crow", "crow", "jay", "jay", "wren"])
+    explorer = explore(data)
     assert "1 of 3 images is closer to another species than to its own, the farthest first." in text(explorer, "0.0")
     (crow,) = label_views(explorer, Node(0, 0))
     assert [one.query.row for one in crow.border.close] == [2, 1, 0]  # at 26, 10 and 0 degrees; the jay is at 30
@@ -144,10 +146,10 @@ def test_a_large_label_compares_some_images_and_says_which(monkeypatch):
     monkeypatch.setattr(label_findings, "BORDER_PAIRS", 0)
     monkeypatch.setattr(label_findings, "BORDER_IMAGES", 8)
     degrees = [*range(40), 60, 61]  # the crow at 60 stands beside the jay
-    source = on_circle(degrees, ["crow"] * 41 + ["jay"])
-    before = explore(source, measured=False)
+    data = on_circle(degrees, ["crow"] * 41 + ["jay"])
+    before = explore(data, measured=False)
     assert "Compared are 8 of its 41 images, evenly spaced." in text(before, "0.0")
-    after = explore(source)
+    after = explore(data)
     assert "Compared are 8 of its 41 images: 1 that finds another label first, and 7 others, evenly spaced." in text(
         after, "0.0"
     )
@@ -160,8 +162,8 @@ def test_a_large_label_compares_some_images_and_says_which(monkeypatch):
 
 
 def test_what_is_measured_later_is_said():
-    source = on_circle([0, 10, 50, 60], ["crow", "crow", "jay", "jay"])
-    said = text(explore(source, measured=False), "0.0")
+    data = on_circle([0, 10, 50, 60], ["crow", "crow", "jay", "jay"])
+    said = text(explore(data, measured=False), "0.0")
     assert "AP and R@1 are being measured; reload this page in a while." in said
     assert said.count("are being searched; reload this page in a while.") == 2
     assert "Images at the border" in said
@@ -239,7 +241,7 @@ def test_what_is_no_label_is_not_found(client):
 
 
 def test_a_failure_in_the_background_is_shown(monkeypatch):
-    monkeypatch.setattr(label_findings, "nearest_items", lambda source, pairs: 1 / 0)
+    monkeypatch.setattr(label_findings, "nearest_items", lambda data, pairs: 1 / 0)
     said = text(explore(on_circle([0, 10], ["crow", "crow"])), "0.0")
     assert said.count("The first images could not be searched: division by zero") == 2
 

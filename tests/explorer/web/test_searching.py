@@ -5,14 +5,16 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.explorer import Index, Source
+from suprank.explorer import Index
+from suprank.explorer.images import best_items, shared_levels
 from suprank.explorer.web import ExplorerRun, Filters, ImageId
 from suprank.explorer.web.searching import Searcher
+from tests.explorer.runs import of_arrays
 from tests.explorer.web import drawn
 
 
 def searcher(*sources):
-    return Searcher([ExplorerRun(source, Index.build(source.gallery.embeddings)) for source in sources])
+    return Searcher([ExplorerRun(data, Index.build(data.items.embeddings)) for data in sources])
 
 
 def manifest(species, family, splits=None, paths=None):
@@ -26,7 +28,7 @@ def birds():
     """Five birds on a circle, at 0, 10, 20, 30 and 40 degrees: a crow, a jay, a wren, a crow, a wren."""
     angle = np.radians([0, 10, 20, 30, 40])
     items = manifest(["crow", "jay", "wren", "crow", "wren"], ["corvid", "corvid", "small", "corvid", "small"])
-    return Source.from_arrays("birds", np.stack([np.cos(angle), np.sin(angle)], 1).astype(np.float32) * 3, items)
+    return of_arrays("birds", np.stack([np.cos(angle), np.sin(angle)], 1).astype(np.float32) * 3, items)
 
 
 def test_a_crow_finds_the_jay_first_and_never_itself(birds):
@@ -46,20 +48,22 @@ def test_filters_keep_the_ranks_of_the_whole_list(birds):
 
 
 def test_it_finds_what_the_exact_search_of_the_report_finds(one):
-    source = one.source
-    rows, scores = source.top_k(np.arange(len(source.gallery)), k=20)
-    for query in range(0, len(source.gallery), 7):
+    data = one.data
+    rows, scores = best_items(data, np.arange(len(data.items)), k=20)
+    for query in range(0, len(data.items), 7):
         (found,) = one.searcher.neighbors(ImageId(0, "gallery", query), limit=20)
         assert [hit.score for hit in found.hits] == pytest.approx(scores[query].tolist(), abs=1e-5)
         assert {hit.image.row for hit in found.hits[:10]} <= set(rows[query].tolist())
-        assert [hit.level for hit in found.hits] == source.shared_levels(query, [hit.image.row for hit in found.hits]).tolist()
+        assert [hit.level for hit in found.hits] == shared_levels(
+            data.queries.labels[query], data.items.labels[[hit.image.row for hit in found.hits]]
+        ).tolist()
 
 
 def test_queries_rank_the_gallery_and_splits_filter_it():
     queries = manifest(["crow"], ["corvid"], ["query"], ["q.png"])
     gallery = manifest(["crow", "jay", None], ["corvid", "corvid", None], ["gallery", "gallery", "distractor"])
     vectors = np.eye(3, dtype=np.float32)
-    found = searcher(Source.from_arrays("split", vectors[:1] + 0.1, queries, vectors, gallery))
+    found = searcher(of_arrays("split", vectors[:1] + 0.1, queries, vectors, gallery))
     (ranking,) = found.neighbors(ImageId(0, "query", 0))
     assert [(hit.image.row, hit.level) for hit in ranking.hits] == [(0, 2), (1, 1), (2, 0)]
     (filtered,) = found.neighbors(ImageId(0, "query", 0), Filters(split="distractor"))
@@ -72,8 +76,8 @@ def test_queries_rank_the_gallery_and_splits_filter_it():
 
 def test_two_runs_meet_on_one_image_by_its_path_whatever_the_order_of_their_rows(birds):
     order = [4, 2, 0, 1]  # the second run lacks the second crow
-    vectors = np.asarray(birds.gallery.embeddings)[order][:, ::-1]
-    other = Source.from_arrays("other", np.ascontiguousarray(vectors), birds.gallery.manifest.take(order))
+    vectors = birds.items.embeddings[:][order][:, ::-1]
+    other = of_arrays("other", np.ascontiguousarray(vectors), birds.items.manifest.take(order))
     both = searcher(birds, other)
     assert both.counterpart(ImageId(0, "gallery", 0), 1) == ImageId(1, "gallery", 2)
     assert both.counterpart(ImageId(1, "gallery", 0), 0) == ImageId(0, "gallery", 4)
@@ -89,14 +93,14 @@ def test_two_runs_meet_on_one_image_by_its_path_whatever_the_order_of_their_rows
 def test_a_picture_from_outside_finds_its_like(two, images):
     picture = drawn.figure("cogwheel", 12345)
     shape, pixels = two.searcher.rank_picture(picture)
-    assert {two.tree.names(0)[two.source.gallery.labels[hit.image.row, 0]] for hit in shape.hits[:5]} == {"cogwheel"}
+    assert {two.tree.names(0)[two.data.items.labels[hit.image.row, 0]] for hit in shape.hits[:5]} == {"cogwheel"}
     assert {hit.level for hit in (*shape.hits, *pixels.hits)} == {None}
     own = Image.open(images.root / images.paths[5].as_py())
     assert two.searcher.rank_picture(own)[0].hits[0].image.row == 5
 
 
 def test_a_model_of_other_dimensions_is_refused_and_so_are_three_runs(birds):
-    run = ExplorerRun(birds, Index.build(birds.gallery.embeddings), lambda picture: np.zeros(7))
+    run = ExplorerRun(birds, Index.build(birds.items.embeddings), lambda picture: np.zeros(7))
     with pytest.raises(ValueError, match="in 7 dimensions, but the gallery of birds has 2"):
         Searcher([run]).rank_picture(Image.new("RGB", (4, 4)))
     with pytest.raises(ValueError, match="3 runs"):
@@ -121,7 +125,7 @@ def test_what_is_not_there_is_an_index_error(birds, image):
 def test_deep_lists_end_at_a_thousand():
     count = 10_050
     vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
-    found = searcher(Source.from_arrays("many", vectors, manifest(["x"] * count, ["y"] * count)))
+    found = searcher(of_arrays("many", vectors, manifest(["x"] * count, ["y"] * count)))
     (ranking,) = found.neighbors(ImageId(0, "gallery", 3), offset=980, limit=48)
     assert ranking.deep
     assert (ranking.total, ranking.hits[-1].rank, ranking.gallery_size) == (1000, 1000, count)
@@ -131,6 +135,6 @@ def test_an_embedding_of_zeros_has_a_list_in_the_order_of_rows():
     vectors = np.eye(4, dtype=np.float32)
     vectors[2] = 0
     rows = {"path": [str(row) for row in range(4)], "split": ["test"] * 4}
-    source = Source.from_arrays("s", vectors, Manifest.from_columns(rows, root=".", levels=()))
-    (ranking,) = Searcher([ExplorerRun(source, Index.build(vectors))]).neighbors(ImageId(0, "gallery", 2))
+    data = of_arrays("s", vectors, Manifest.from_columns(rows, root=".", levels=()))
+    (ranking,) = Searcher([ExplorerRun(data, Index.build(vectors))]).neighbors(ImageId(0, "gallery", 2))
     assert [(hit.image.row, hit.score) for hit in ranking.hits] == [(0, 0), (1, 0), (3, 0)]

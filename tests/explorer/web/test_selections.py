@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer import Index, Source
-from suprank.explorer.images import Images
-from suprank.explorer.manifests import join_manifests
+from suprank.explorer import Index
 from suprank.explorer.web import Explorer, ExplorerRun, Node
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
 from suprank.explorer.web.export import tagged_manifest
@@ -23,12 +22,13 @@ from suprank.explorer.web.image_metrics import RESULTS, ImageMetrics
 from suprank.explorer.web.selections import parse_query, selection_query
 from suprank.explorer.web.tree import NodeMetrics
 from tests.explorer import runs
+from tests.explorer.runs import of_arrays
 from tests.explorer.web import drawn
 from tests.explorer.web.conftest import client_of
 
 
 def opened(*sources, **options):
-    found = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings)) for source in sources], **options)
+    found = Explorer([ExplorerRun(data, Index.build(data.items.embeddings)) for data in sources], **options)
     found.measure()
     return found
 
@@ -37,7 +37,7 @@ def opened(*sources, **options):
 def hand_made(tmp_path_factory):
     """Two runs with four queries; tests/explorer/runs.py says what each of them finds."""
     own, baseline, _, _ = runs.hand_made_lists(tmp_path_factory.mktemp("lists"))
-    return opened(Source.read(own), Source.read(baseline))
+    return opened(open_data(own), open_data(baseline))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_each_image_shows_its_ap_and_its_result_in_words(hand_made):
 
 def test_images_are_ordered_by_the_size_of_their_class():
     columns = {"path": list("abcdef"), "split": ["test"] * 6, "label_kind": ["x", "y", "y", "z", "y", "z"]}
-    explorer = opened(Source.from_arrays("s", np.eye(6, dtype=np.float32), Manifest.from_columns(columns, root=".")))
+    explorer = opened(of_arrays("s", np.eye(6, dtype=np.float32), Manifest.from_columns(columns, root=".")))
     assert rows_of(explorer, "order=fewest") == [0, 3, 5, 1, 2, 4]
     assert rows_of(explorer, "order=most") == [1, 2, 4, 3, 5, 0]
     assert rows_of(explorer, "result_a=unmeasured") == [0], "no other image has its label"
@@ -110,7 +110,7 @@ def test_images_are_ordered_by_the_size_of_their_class():
 def sampled(images):
     """Two runs; of the first, only ten queries are measured."""
     found = drawn.explorer(images, two=True)
-    some = NodeMetrics(found.source, max_pairs=10 * 96)
+    some = NodeMetrics(found.data, max_pairs=10 * 96)
     some.measure()
     found.node_metrics = (some, found.node_metrics[1])
     found.browser._metrics = found.image_metrics = ImageMetrics(found.searcher, found.node_metrics)
@@ -150,7 +150,7 @@ def test_of_a_sample_only_measured_queries_are_listed_and_it_is_said(sampled):
 def test_a_sample_has_the_same_images_in_both_runs_whatever_the_order_of_their_rows(images, monkeypatch):
     monkeypatch.setattr("suprank.explorer.web.explorer.NodeMetrics", partial(NodeMetrics, max_pairs=10 * 96))
     shifted = images.take([*range(3, 96), 0, 1, 2])
-    explorer = opened(drawn.source(images, drawn.by_shape), drawn.source(shifted, drawn.by_pixels))
+    explorer = opened(drawn.data(images, drawn.by_shape), drawn.data(shifted, drawn.by_pixels))
     first = explorer.node_metrics[0].rows
     assert len(first) == 10
     assert explorer.node_metrics[1].rows.tolist() == sorted((first - 3) % 96)
@@ -160,7 +160,7 @@ def test_a_sample_has_the_same_images_in_both_runs_whatever_the_order_of_their_r
 
 def test_a_second_run_without_labels_is_unmeasured_and_that_is_said(images):
     flat = Manifest.from_columns(images.table.drop_columns(["label_kind", "label_family"]), root=images.root, levels=())
-    explorer = opened(drawn.source(images, drawn.by_shape), drawn.source(flat, drawn.by_pixels, "flat"))
+    explorer = opened(drawn.data(images, drawn.by_shape), drawn.data(flat, drawn.by_pixels, "flat"))
     page = client_of(explorer).get("/").text
     assert "AP and R@1 of flat cannot be measured: the images have no labels." in page
     assert page.count('<span class="hidden">right</span>') > 10
@@ -170,8 +170,8 @@ def test_a_second_run_without_labels_is_unmeasured_and_that_is_said(images):
 
 
 def test_before_they_are_measured_no_list_is_shown_and_the_page_says_what_to_do(images):
-    source = drawn.source(images, drawn.by_shape)
-    explorer = Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])
+    data = drawn.data(images, drawn.by_shape)
+    explorer = Explorer([ExplorerRun(data, Index.build(data.items.embeddings))])
     client = client_of(explorer)
     for query in ("result_a=right", "order=lowest"):
         page = client.get(f"/?{query}").text
@@ -233,9 +233,9 @@ def test_cells_of_the_csv_are_safe_in_a_spreadsheet_and_a_terminal(tmp_path):
         "id": ["+1", "2"],
         "box": [[0, 0, 1.5, 2], None],
     }
-    source = Source.from_arrays("s", np.eye(2, dtype=np.float32), Manifest.from_columns(columns, root="."))
-    explorer = opened(source, tags=tmp_path / "t.csv")
-    explorer.tags.change(source.gallery.manifest, [1], add="seen")
+    data = of_arrays("s", np.eye(2, dtype=np.float32), Manifest.from_columns(columns, root="."))
+    explorer = opened(data, tags=tmp_path / "t.csv")
+    explorer.tags.change(data.items.manifest, [1], add="seen")
     text = client_of(explorer).get("/selection.csv").text
     assert text.startswith("path,split,label_kind,id,box,AP/kind,result/kind,tags\r\n")
     assert list(csv.reader(io.StringIO(text, newline="")))[1:] == [
@@ -313,7 +313,7 @@ def test_the_manifest_with_tags_is_downloaded(tagged, tmp_path, suffix):
     (tmp_path / f"down{suffix}").write_bytes(answer.content)
     again = Manifest.read(tmp_path / f"down{suffix}")
     assert again.table["tags"].to_pylist()[2:5] == ["", "blurry;ä, b", ""]
-    assert again.paths.to_pylist() == explorer.source.gallery.manifest.paths.to_pylist()
+    assert again.paths.to_pylist() == explorer.data.items.manifest.paths.to_pylist()
     assert again.levels == ("kind", "family")
     assert client.get("/manifest.exe").status_code == 404
 
@@ -330,11 +330,10 @@ def test_images_of_two_folders_keep_their_tags_in_the_manifest(tmp_path, distrac
     columns = {"split": ["test"] * 2, "label_kind": ["k"] * 2, "broken": [False] * 2}
     one = Manifest.from_columns({"path": ["x.png", "y.png"], **columns}, root=tmp_path / "queries")
     other = Manifest.from_columns({"path": ["x.png", "deep/y.png"], **columns}, root=tmp_path / "others")
-    gallery = join_manifests([one, other]) if distractors else other
+    gallery = one.join(other) if distractors else other
     vectors = np.eye(4, dtype=np.float32)
-    labels = np.zeros((4, 1), np.int64)
-    sides = [Images(vectors[: len(side)], labels[: len(side)], side) for side in (one, gallery)]
-    explorer = opened(Source("s", ("kind",), {"kind": ("k",)}, *sides), tags=tmp_path / "tags.csv")
+    data = of_arrays("s", vectors[:2], one, vectors[: len(gallery)], gallery)
+    explorer = opened(data, tags=tmp_path / "tags.csv")
     explorer.tags.change(one, [1], add="of a query")
     explorer.tags.change(gallery, [1], add="in the gallery")
     found = tagged_manifest(explorer)
@@ -428,7 +427,7 @@ def test_a_file_that_cannot_be_read_is_reported_like_a_damaged_one(tagged):
 
 def test_the_link_of_a_tag_lists_the_side_of_its_image(tmp_path):
     own, *_ = runs.hand_made_lists(tmp_path)
-    explorer = opened(Source.read(own))
+    explorer = opened(open_data(own))
     for side in ("query", "gallery"):
         explorer.tags.change(explorer.browser.sides[side].manifest, [1], add=f"a {side}")
     client = client_of(explorer)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
-from suprank.explorer import Source
+from suprank.evaluation import evaluate
 from suprank.explorer.web import Node
 from suprank.explorer.web.tree import LABEL_ORDERS, NodeMetrics, Tree
+from tests.explorer.runs import of_arrays
 from tests.explorer.web import drawn
 
 
@@ -25,13 +26,13 @@ def test_a_walk_from_the_top_to_the_images(one):
     clover = kinds.labels[0].node
     assert tree.children(clover).labels == ()
     assert tree.ancestors(clover) == [flower]
-    assert [tree.name(node) for node in tree.label_path(one.source.gallery.labels[50])] == ["flower", "clover"]
+    assert [tree.name(node) for node in tree.label_path(one.data.items.labels[50])] == ["flower", "clover"]
 
 
 def test_values_of_a_node_are_the_means_of_its_queries(two):
-    report = two.runs[1].source.evaluate(metrics=["AP/kind", "R@1/kind", "AP/family"], per_query=True)
-    wheel = two.source.names["family"].index("wheel")
-    inside = two.source.gallery.labels[:, 1] == wheel
+    report = evaluate(two.runs[1].data, metrics=["AP/kind", "R@1/kind", "AP/family"], per_query=True)
+    wheel = two.data.names["family"].index("wheel")
+    inside = two.data.items.labels[:, 1] == wheel
     label = two.tree.summary(Node(1, wheel))
     assert label.finest[1].ap == pytest.approx(report.per_query["AP/kind"][inside].mean())
     assert label.finest[1].r1 == pytest.approx(report.per_query["R@1/kind"][inside].mean())
@@ -60,7 +61,7 @@ def test_orders(two):
 
 
 def test_a_label_is_found_by_number_and_by_name(one):
-    tree, star = one.tree, Node(1, one.source.names["family"].index("star"))
+    tree, star = one.tree, Node(1, one.data.names["family"].index("star"))
     assert tree.address(star) == "family:star"
     assert [tree.find(text) for text in ("family:star", str(star), "family:none", "genus:star", "7.1", "star")] == [
         star,
@@ -75,10 +76,10 @@ def test_a_label_is_found_by_number_and_by_name(one):
 
 def test_a_second_run_may_number_its_labels_otherwise(one, images):
     few = images.take(np.arange(48, 96))
-    other = drawn.source(Manifest.from_columns(few.table, root=few.root, names=None), drawn.by_pixels, "few")
+    other = drawn.data(Manifest.from_columns(few.table, root=few.root, names=None), drawn.by_pixels, "few")
     metrics = NodeMetrics(other)
     metrics.measure()
-    tree = Tree(one.source, [one.node_metrics[0], metrics])
+    tree = Tree(one.data, [one.node_metrics[0], metrics])
     by_name = {label.name: label for label in tree.children(None).labels}
     own = other.names["family"].index("wheel")
     assert by_name["wheel"].finest[1] == pytest.approx(metrics.for_labels(1, np.array([own]), 0)[0])
@@ -92,10 +93,10 @@ def test_a_label_under_two_others_is_listed_under_both_and_what_is_wrong_is_said
         "label_kind": ["x", "x", "y", "y"],
         "label_family": ["f", "g", "g", "g"],
     }
-    source = Source.from_arrays("knot", np.eye(4, dtype=np.float32), Manifest.from_columns(columns, root="."))
-    metrics = NodeMetrics(source)
+    data = of_arrays("knot", np.eye(4, dtype=np.float32), Manifest.from_columns(columns, root="."))
+    metrics = NodeMetrics(data)
     metrics.measure()
-    tree = Tree(source, [metrics])
+    tree = Tree(data, [metrics])
     f, g = (label.node for label in tree.children(None).labels)
     assert [label.name for label in tree.children(f).labels] == ["x"]
     assert [label.name for label in tree.children(g).labels] == ["x", "y"]
@@ -105,21 +106,19 @@ def test_a_label_under_two_others_is_listed_under_both_and_what_is_wrong_is_said
 
 
 def test_of_many_queries_some_are_measured_and_their_values_are_exact(one):
-    some = NodeMetrics(one.source, max_pairs=10 * 96)
+    some = NodeMetrics(one.data, max_pairs=10 * 96)
     some.measure()
     assert some.sampled
     assert len(some.rows) == 10
     for row in some.rows:
         assert some.for_query(row) == pytest.approx(one.node_metrics[0].for_query(row))
     assert some.for_query(1) is None
-    assert len(NodeMetrics(one.source, max_pairs=1).rows) == 1, "one query, however large the gallery"
+    assert len(NodeMetrics(one.data, max_pairs=1).rows) == 1, "one query, however large the gallery"
 
 
 def test_images_without_labels_have_no_metrics():
     rows = {"path": ["a", "b"], "split": ["test"] * 2}
-    metrics = NodeMetrics(
-        Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=".", levels=()))
-    )
+    metrics = NodeMetrics(of_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=".", levels=())))
     metrics.measure()
     assert (metrics.done, metrics.for_labels(0, np.array([0]), 0)) == (True, None)
-    assert Tree(metrics.source, [metrics]).children(None).labels == ()
+    assert Tree(metrics.data, [metrics]).children(None).labels == ()

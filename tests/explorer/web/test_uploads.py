@@ -38,7 +38,7 @@ def test_a_run_without_a_model_says_why_beside_the_results_of_the_other(two, mis
     assert "<ol" not in sections[missing]
     assert sections[1 - missing].count('<li class="tile') == 48
     assert "other run" not in page.text
-    assert f"Results come from {two.runs[1 - missing].source.name} only. X lacks" in page.text  # of the next image
+    assert f"Results come from {two.runs[1 - missing].data.name} only. X lacks" in page.text  # of the next image
 
 
 def test_a_model_that_fails_or_is_another_one_leaves_the_results_of_the_other(two, caplog):
@@ -64,7 +64,7 @@ def test_without_any_model_the_control_says_so(images):
     page = client.get("/").text
     assert 'form class="upload"' not in page
     assert "search by image: no model" in page
-    assert "start with --model" in page
+    assert "explore a run, or name one" in page
     answer = send_upload(client, png(Image.new("RGB", (8, 8))))
     assert (answer.status_code, "There is no model to embed the image" in answer.text) == (400, True)
 
@@ -190,14 +190,14 @@ class TestPreview:
             expect(page.locator("main")).to_contain_text(said)
 
     def test_without_a_model_a_dropped_image_opens_the_reason(self, browser, images):
-        source = drawn.source(images, drawn.by_shape)
+        data = drawn.data(images, drawn.by_shape)
         with (
-            served(Explorer([ExplorerRun(source, Index.build(source.gallery.embeddings))])) as address,
+            served(Explorer([ExplorerRun(data, Index.build(data.items.embeddings))])) as address,
             guarded_pages(browser) as new_page,
         ):
             page = new_page(address)
             page.goto(address)
-            reason = page.get_by_text("start with --model")
+            reason = page.get_by_text("start with the model that embedded")
             expect(reason).to_be_hidden()
             give(page, "drop", ("ring.png", "image/png", RING))
             expect(reason).to_be_visible()

@@ -139,11 +139,6 @@ def test_a_case_decided_in_the_meantime_is_a_conflict_and_nothing_is_saved(adjud
     assert (tree(adjudication.branch), len(decisions(adjudication))) == (before, 2)
 
 
-def test_the_same_click_counts_once(adjudication):
-    events = {resolve(adjudication, "label", "river", "second", token="click").seq for _ in range(2)}
-    assert len(events) == len(decisions(adjudication)) == 1
-
-
 def test_decisions_about_groups_merged_or_renamed_in_the_meantime(adjudication):
     resolve(adjudication, "label", "river", "second")
     found = {row.name: one for one, row in current_groups(adjudication).items()}

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,18 +113,6 @@ def test_labels_that_one_branch_has_not_seen_are_counted_and_listed(project):
     assert (found.labels, found.unknown, found.placed) == (7, 1, 5)
     assert ("moor", "unsorted", "not looked at yet") in [(one.about, *one.descriptions) for one in comparison.disagreements]
     assert "fort" not in [one.about for one in comparison.disagreements]
-
-
-def test_undefined_statistics_are_null_with_a_reason_in_json(tmp_path):
-    project = small_project(tmp_path / "project", labels={"a": 1, "b": 0}, clusters=[["a", "b"]])
-    open_branch(project, "anna"), open_branch(project, "ben")
-    found = compare_branches(project, "anna", "ben").agreement()
-    values = json.loads(json.dumps(found.to_dict()))
-    assert values["rand"] == {"value": None, "undefined": "both put all labels into one group"}
-    assert values["aligned"]["kappa"] == {"value": None, "undefined": "both use one category only"}
-    assert values["included"]["kappa"]["value"] is None
-    assert values["parents"]["kind"]["kappa"] == {"value": None, "undefined": "no label was reviewed by both"}
-    assert values["pairs"]["f1"] == {"value": 1.0, "undefined": ""}
 
 
 def test_a_branch_is_not_compared_with_itself_nor_with_one_that_is_not_there(project):

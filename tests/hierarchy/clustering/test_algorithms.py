@@ -85,13 +85,6 @@ def around(centers, each, spread, seed=0):
     return unit_rows(np.repeat(centers, each, axis=0) + spread * rng.normal(size=(len(centers) * each, centers.shape[1])))
 
 
-def test_four_points_on_two_sides_are_two_clusters():
-    rows = unit_rows(np.array([[1, 0], [-1, 0.1], [1, 0.1], [-1, 0]]))
-    found = kmeans(rows, 2, seed=0)
-    assert found[0] == found[2] != found[1] == found[3]
-    assert sorted(set(found)) == [0, 1]
-
-
 def test_it_is_scikit_learns_partition():
     rows = around(np.eye(6), 20, 0.1)
     theirs = KMeans(6, n_init=1, random_state=3).fit_predict(rows)
@@ -166,11 +159,7 @@ def test_of_one_center_the_margin_is_the_nearness():
 
 
 def test_blocks_of_rows_give_what_one_block_gives(monkeypatch):
-    clusters = np.array([0, 1, 1])
-    centers = cluster_centers(ROWS[[0, 1]], np.array([0, 1]))
-    whole = np.stack(cosines_and_margins(ROWS, clusters, centers))
+    arguments = ROWS, np.array([0, 1, 1]), ROWS[:2]
+    whole = np.stack(cosines_and_margins(*arguments))
     monkeypatch.setattr(algorithms, "_CHUNK", 2)
-    assert (
-        np.stack(cosines_and_margins(ROWS, clusters, cluster_centers(ROWS[[0, 1]], np.array([0, 1])))).tolist()
-        == whole.tolist()
-    )
+    assert np.stack(cosines_and_margins(*arguments)).tolist() == whole.tolist()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from suprank.hierarchy.clustering import WordCounts, cluster_labels, suggested_names
+from suprank.hierarchy.clustering import cluster_labels
 from suprank.hierarchy.embedding import embed_labels
 from tests.hierarchy.labeled import PLACES, labeled, relabel
 
@@ -160,23 +160,9 @@ def test_nothing_but_labels_without_signal(tmp_path):
     assert outcome.statistics == {"labels": 2, "without_signal": 2, "clusters": 0}
 
 
-@pytest.mark.parametrize("method", ["kmeans", "ward"])
-def test_one_label_is_one_cluster(tmp_path, method):
-    project = embedded(tmp_path, {"lake": (3, 4)})
-    outcome = cluster_labels(project, method=method)
-    assert members(project, outcome.id) == {1: {"lake"}}
-    assert outcome.statistics["silhouette"] is None
-
-
-def test_as_many_clusters_as_labels_and_one(tmp_path):
-    project = embedded(tmp_path, TWO_SIDES)
-    assert cluster_labels(project, k=5).statistics["sizes"]["singletons"] == 5
-    assert cluster_labels(project, k=1).statistics["clusters"] == 1
-
-
 def test_too_many_clusters_are_an_error_unless_they_may_be_lowered(tmp_path):
     project = embedded(tmp_path, {"a": (1, 0), "b": (2, 0), "c": (0, 1)})
-    with pytest.raises(ValueError, match="k=3 is too many: there are 3 labels with 2 different vectors; .*--auto-k"):
+    with pytest.raises(ValueError, match="k=3 is too many: there are 3 labels with 2 different vectors; .*auto_k"):
         cluster_labels(project, k=3)
     assert "cluster" not in project.steps()
     assert members(project, cluster_labels(project, k=9, auto_k=True).id) == {1: {"a", "b"}, 2: {"c"}}
@@ -233,21 +219,6 @@ def test_new_vectors_make_it_stale_and_new_weights_make_another(tmp_path):
     third = cluster_labels(project, k=2)
     assert third.fresh
     assert not project.steps()["cluster"].stale
-
-
-def test_names_are_those_of_each_group(tmp_path):
-    project = labeled(tmp_path / "p")
-    embed_labels(project)
-    outcome = cluster_labels(project, k=3)
-    counts = WordCounts.from_texts(PLACES, 3)
-    found = members(project, outcome.id)
-    with project.snapshot() as db:
-        names = {row["number"]: json.loads(row["names_json"]) for row in db.execute("SELECT * FROM cluster")}
-    for number, texts in found.items():
-        assert (
-            names[number][0]
-            == suggested_names(sorted(texts), counts, np.zeros((len(texts), 1), np.float32), [1] * len(texts))[0]
-        )
 
 
 def test_labels_that_change_meanwhile_are_noticed(tmp_path):

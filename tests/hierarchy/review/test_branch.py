@@ -19,7 +19,7 @@ from suprank.hierarchy.review import (
     Split,
     open_branch,
 )
-from tests.hierarchy.review.small_project import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, RECIPE, small_project, tree
+from tests.hierarchy.review.small_project import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, small_project, tree
 
 
 @pytest.fixture
@@ -236,10 +236,3 @@ def test_after_any_actions_the_log_replays_and_undoing_all_gives_the_start(tmp_p
     while branch.undoable()[0] is not None:
         branch.undo()
     assert rows(branch) == start
-
-
-def test_the_depth_of_the_recipe_limits_levels(tmp_path):
-    flat = RECIPE.model_copy(update={"levels": ("label", "group"), "top": ()})
-    branch = open_branch(small_project(tmp_path / "flat", recipe=flat), "anna")
-    with pytest.raises(RefusedError, match="no level 2"):
-        branch.apply(Create(2, "natural"))

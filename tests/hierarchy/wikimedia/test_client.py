@@ -3,8 +3,7 @@
 import itertools
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -62,13 +61,6 @@ def test_a_server_that_says_later_is_obeyed(fake, code, header, seconds):
     assert len(fake.asked) == 2
 
 
-def test_a_date_is_obeyed_too(fake):
-    fake.fault(faults.status(429, Retry_After=format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)))
-    clock = Clock()
-    fetch(fake, clock)
-    assert clock.waits == [pytest.approx(29, abs=2)]
-
-
 def test_a_lagging_database_is_given_five_seconds_or_what_it_asks_for(fake):
     fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="2"))
     fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="60"))
@@ -83,9 +75,7 @@ def test_a_lagging_database_is_given_five_seconds_or_what_it_asks_for(fake):
 def test_waits_double_up_to_a_cap_with_some_chance_until_patience_ends(fake):
     fake.fault(faults.status(503), times=100)
     clock = Clock()
-    with pytest.raises(
-        GaveUpError, match=r"answered 503\. That is 15 in a row.*--patience is 1000 s. Replies so far are saved"
-    ):
+    with pytest.raises(GaveUpError, match=r"answered 503\. That is 15 in a row.*patience is 1000 s. Replies so far are saved"):
         fetch(fake, clock, patience=1000)
     assert clock.waits == [1, 2, 4, 8, 16, 32, 64, *[120] * 7]  # 967 s
     assert len(fake.asked) == 15
@@ -121,7 +111,7 @@ def test_a_good_answer_makes_patience_new(fake):
 def test_403_ends_it_with_the_servers_words_and_is_never_asked_again(fake):
     fake.fault(faults.refuse_agent)
     clock = Clock()
-    with pytest.raises(GaveUpError, match=r"403.*respect our robot policy.*suprank/.*tester@example.org.*--contact"):
+    with pytest.raises(GaveUpError, match=r"403.*respect our robot policy.*suprank/.*tester@example.org.*give contact"):
         fetch(fake, clock)
     assert (len(fake.asked), clock.waits) == (1, [])
 

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from contextlib import ExitStack
 from hashlib import sha256
 
 import pytest
@@ -74,6 +75,18 @@ def _unknown():
     return claim(None, snaktype="somevalue")
 
 
+@pytest.fixture
+def begun(tmp_path):
+    """A function: a number of landmarks → a project of them, the server that knows them, and what should come out."""
+    with ExitStack() as stack:
+
+        def begin(count):
+            world, sources, expected = landmarks(count)
+            return project_of(tmp_path / "p", sources), stack.enter_context(serving(world)), expected
+
+        yield begin
+
+
 def test_every_ending(hand_made, tmp_path):
     world, sources, expected = hand_made
     project = project_of(tmp_path / "p", sources)
@@ -96,11 +109,9 @@ def test_every_ending(hand_made, tmp_path):
     assert project.check() == []
 
 
-def test_requests_are_few_full_and_said_to_be(tmp_path):
-    world, sources, expected = landmarks(120)
-    project, clock = project_of(tmp_path / "p", sources), Clock()
-    with serving(world) as fake:
-        outcome = run(project, fake, clock)
+def test_requests_are_few_full_and_said_to_be(begun):
+    (project, fake, expected), clock = begun(120), Clock()
+    outcome = run(project, fake, clock)
     assert types(project) == expected
     sizes = {"titles": [], "ids": []}
     for request in fake.asked:
@@ -114,22 +125,18 @@ def test_requests_are_few_full_and_said_to_be(tmp_path):
     assert len(asked) == len(set(asked))
 
 
-def test_the_same_run_again_asks_nothing_and_changes_nothing(tmp_path):
-    world, sources, _ = landmarks(30)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        assert run(project, fake).changed
-        before = tables(project)
-        again = run(project, fake)
-        assert (again.requests, again.changed) == (0, False)
-        assert tables(project) == before
+def test_the_same_run_again_asks_nothing_and_changes_nothing(begun):
+    project, fake, _ = begun(30)
+    assert run(project, fake).changed
+    before = tables(project)
+    again = run(project, fake)
+    assert (again.requests, again.changed) == (0, False)
+    assert tables(project) == before
 
 
-def test_the_step_is_recorded_with_what_it_was_told(tmp_path):
-    world, sources, _ = landmarks(30)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        outcome = run(project, fake)
+def test_the_step_is_recorded_with_what_it_was_told(begun):
+    project, fake, _ = begun(30)
+    outcome = run(project, fake)
     step = project.steps()["scrape"]
     assert step.settings["commons"] == fake.commons
     assert step.settings["languages"] == ["en", "mul", "fr", "de", "es"]
@@ -139,11 +146,9 @@ def test_the_step_is_recorded_with_what_it_was_told(tmp_path):
     assert step.result["several"] == 3
 
 
-def test_replies_are_kept_as_they_came(tmp_path):
-    world, sources, _ = landmarks(60)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        run(project, fake)
+def test_replies_are_kept_as_they_came(begun):
+    project, fake, _ = begun(60)
+    run(project, fake)
     with project.snapshot() as db:
         kept = db.execute("SELECT sha, url, body FROM reply").fetchall()
         names = {row[0] for row in db.execute("SELECT reply FROM page WHERE reply IS NOT NULL UNION SELECT reply FROM entity")}
@@ -204,105 +209,91 @@ def undisturbed(tmp_path_factory):
     return world, sources, {name: rows for name, rows in tables(project).items() if name != "step"}
 
 
-def test_a_title_that_always_fails_is_found_by_halving_and_the_others_are_not_lost(tmp_path):
-    world, sources, expected = landmarks(50)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        fake.fault(faults.cut_json, lambda request: "Category:Place 7" in request.keys, times=1000)
-        outcome = run(project, fake)
-        assert outcome.failed == 1
-        assert types(project) == {**expected, "7": "failed"}
-        with project.snapshot() as db:
-            state, reason = db.execute("SELECT state, reason FROM page WHERE title = 'Category:Place 7'").fetchone()
-            jobs = db.execute("SELECT state, count(*) FROM fetch_job WHERE kind = 'page' GROUP BY state").fetchall()
-        assert (state, reason.count("did not answer JSON")) == ("failed", 1)
-        assert '{"batchcomplete": true' in reason
-        assert {row[0]: row[1] for row in jobs} == {"split": 6, "done": 6, "failed": 1}  # of 50, 25, 12, 6, 3, 2; then 1
-        assert run(project, fake).requests == 0  # what failed is not asked for by itself
-        fake.faults.clear()
-        again = run(project, fake, retry_failed=True)
+def test_a_title_that_always_fails_is_found_by_halving_and_the_others_are_not_lost(begun):
+    project, fake, expected = begun(50)
+    fake.fault(faults.cut_json, lambda request: "Category:Place 7" in request.keys, times=1000)
+    outcome = run(project, fake)
+    assert outcome.failed == 1
+    assert types(project) == {**expected, "7": "failed"}
+    with project.snapshot() as db:
+        state, reason = db.execute("SELECT state, reason FROM page WHERE title = 'Category:Place 7'").fetchone()
+        jobs = db.execute("SELECT state, count(*) FROM fetch_job WHERE kind = 'page' GROUP BY state").fetchall()
+    assert (state, reason.count("did not answer JSON")) == ("failed", 1)
+    assert '{"batchcomplete": true' in reason
+    assert {row[0]: row[1] for row in jobs} == {"split": 6, "done": 6, "failed": 1}  # of 50, 25, 12, 6, 3, 2; then 1
+    assert run(project, fake).requests == 0  # what failed is not asked for by itself
+    fake.faults.clear()
+    again = run(project, fake, retry_failed=True)
     assert (again.failed, again.requests) == (0, 2)
     assert types(project) == expected
 
 
-def test_an_item_and_a_type_that_fail_are_failed(tmp_path):
-    world, sources, expected = landmarks(22)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        fake.fault(faults.reset, lambda request: bool({"Q1007", "Q101"} & set(request.keys)), times=1000)
-        outcome = run(project, fake)
-        assert outcome.failed == 2
-        lakes = [key for key, found in expected.items() if found == ["lake"]]
-        assert types(project) == {**expected, "7": "failed", **{key: ["Q101"] for key in lakes}}
-        fake.faults.clear()
-        assert run(project, fake, retry_failed=True).failed == 0
+def test_an_item_and_a_type_that_fail_are_failed(begun):
+    project, fake, expected = begun(22)
+    fake.fault(faults.reset, lambda request: bool({"Q1007", "Q101"} & set(request.keys)), times=1000)
+    outcome = run(project, fake)
+    assert outcome.failed == 2
+    lakes = [key for key, found in expected.items() if found == ["lake"]]
+    assert types(project) == {**expected, "7": "failed", **{key: ["Q101"] for key in lakes}}
+    fake.faults.clear()
+    assert run(project, fake, retry_failed=True).failed == 0
     assert types(project) == expected
 
 
-def test_a_server_that_takes_fewer_gets_fewer(tmp_path, monkeypatch):
+def test_a_server_that_takes_fewer_gets_fewer(begun, monkeypatch):
     monkeypatch.setattr(faults, "MOST", 20)
-    world, sources, expected = landmarks(50)
-    project, clock = project_of(tmp_path / "p", sources), Clock()
-    with serving(world) as fake:
-        run(project, fake, clock)
+    (project, fake, expected), clock = begun(50), Clock()
+    run(project, fake, clock)
     assert types(project) == expected
     assert clock.waits == []
     assert [len(request.keys) for request in fake.asked][:7] == [50, 25, 25, 12, 13, 12, 13]
 
 
-def test_an_id_the_server_will_not_have_is_left_out_and_the_rest_asked_again(tmp_path):
-    world, sources, expected = landmarks(22)
-    world.names["bad"] = {"Q1007"}
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        outcome = run(project, fake)
+def test_an_id_the_server_will_not_have_is_left_out_and_the_rest_asked_again(begun):
+    project, fake, expected = begun(22)
+    fake.world.names["bad"] = {"Q1007"}
+    outcome = run(project, fake)
     assert types(project) == {**expected, "7": "item_missing"}
     assert outcome.failed == 0
     assert len(fake.asked) == 5  # titles, items, items but one, topics, names
 
 
-def test_a_server_that_only_speaks_nonsense_is_given_up_and_not_taken_for_empty(tmp_path):
-    world, sources, expected = landmarks(120)
-    project, clock = project_of(tmp_path / "p", sources), Clock()
-    with serving(world) as fake:
-        fake.fault(faults.other_shape, times=10000)
-        with pytest.raises(GaveUpError, match="shape"):
-            run(project, fake, clock)
-        assert len(fake.asked) < 40
-        with project.snapshot() as db:
-            assert db.execute("SELECT count(*) FROM page WHERE state != 'pending'").fetchone()[0] == 0
-            assert db.execute("SELECT count(*) FROM item_type").fetchone()[0] == 0
-        assert "scrape" not in project.steps()
-        fake.faults.clear()
-        run(project, fake)
+def test_a_server_that_only_speaks_nonsense_is_given_up_and_not_taken_for_empty(begun):
+    (project, fake, expected), clock = begun(120), Clock()
+    fake.fault(faults.other_shape, times=10000)
+    with pytest.raises(GaveUpError, match="shape"):
+        run(project, fake, clock)
+    assert len(fake.asked) < 40
+    with project.snapshot() as db:
+        assert db.execute("SELECT count(*) FROM page WHERE state != 'pending'").fetchone()[0] == 0
+        assert db.execute("SELECT count(*) FROM item_type").fetchone()[0] == 0
+    assert "scrape" not in project.steps()
+    fake.faults.clear()
+    run(project, fake)
     assert types(project) == expected
 
 
-def test_a_trial_of_some_items_is_gone_on_with(tmp_path):
-    world, sources, expected = landmarks(120)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        first = run(project, fake, limit=30)
-        assert types(project) == {key: found if int(key) < 30 else "not_asked" for key, found in expected.items()}
-        assert first.untyped["not_asked"] == 90
-        assert run(project, fake, limit=30).requests == 0
-        asked = len(fake.asked)
-        run(project, fake)
+def test_a_trial_of_some_items_is_gone_on_with(begun):
+    project, fake, expected = begun(120)
+    first = run(project, fake, limit=30)
+    assert types(project) == {key: found if int(key) < 30 else "not_asked" for key, found in expected.items()}
+    assert first.untyped["not_asked"] == 90
+    assert run(project, fake, limit=30).requests == 0
+    asked = len(fake.asked)
+    run(project, fake)
     assert types(project) == expected
     titles = [key for request in fake.asked for key in request.keys]
     assert len(titles) == len(set(titles))
     assert len(fake.asked) - asked == 2 + 2 + 1  # titles, items, topics; the names of types are known
 
 
-def test_other_servers_are_asked_only_afresh(tmp_path):
-    world, sources, expected = landmarks(11)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake:
-        run(project, fake)
-    with serving(world) as other:
-        with pytest.raises(ValueError, match=f"was scraped from {fake.commons} and .* --afresh"):
+def test_other_servers_are_asked_only_afresh(begun):
+    project, fake, expected = begun(11)
+    run(project, fake)
+    with serving(fake.world) as other:
+        with pytest.raises(ValueError, match=f"was scraped from {fake.commons} and .* scrape afresh"):
             run(project, other)
-        world.names["Q103"]["en"] = "viaduct"
+        fake.world.names["Q103"]["en"] = "viaduct"
         assert run(project, other, afresh=True).requests == len(fake.asked)
     assert types(project) == {key: ["viaduct"] if found == ["bridge"] else found for key, found in expected.items()}
 
@@ -335,10 +326,9 @@ def test_items_without_a_source_keep_the_types_of_a_file(tmp_path):
         assert not run(project, fake).changed
 
 
-def test_one_scrape_at_a_time(tmp_path):
-    world, sources, _ = landmarks(3)
-    project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake, lock_folder(project.folder, "", ""), pytest.raises(BlockingIOError, match="is scraping for"):
+def test_one_scrape_at_a_time(begun):
+    project, fake, _ = begun(3)
+    with lock_folder(project.folder, "", ""), pytest.raises(BlockingIOError, match="is scraping for"):
         run(project, fake)
     assert fake.asked == []
 

@@ -82,37 +82,31 @@ def landmarks(count):
     for number, name in enumerate(("church building", "lake", "castle", "bridge", "tower")):
         world.names[f"Q{100 + number}"] = {"en": name}
     for n in range(count):
-        title, qid, kind = f"Category:Place {n}", f"Q{1000 + n}", n % 5
-        name = world.names[f"Q{100 + kind}"]["en"]
+        title, qid, kind = f"Category:Place {n}", f"Q{1000 + n}", f"Q{100 + n % 5}"
         sources.append(f"{HOST}Category:Place_{n}")
-        ending = n % 11
-        expected[str(n)] = [name]
+        ending, outcome = n % 11, [world.names[kind]["en"]]
+        if ending == 2:
+            world.redirects[title] = f"{title} (renamed)"
+            title = world.redirects[title]
         if ending == 0:
-            expected[str(n)] = "missing"
-        elif ending == 1:
-            world.pages[title] = None
-            expected[str(n)] = "no_item"
-        elif ending == 2:
-            world.redirects[title] = f"Category:Place {n} (renamed)"
-            world.pages[f"Category:Place {n} (renamed)"] = qid
-            world.items[qid] = {"P31": [f"Q{100 + kind}"]}
-        elif ending == 3:
-            world.pages[title] = qid
-            world.items[qid] = {"P31": [CATEGORY_ITEM], "P301": [f"Q{500000 + n}"]}
-            world.items[f"Q{500000 + n}"] = {"P31": [f"Q{100 + kind}"]}
-        elif ending == 4:
-            world.pages[title] = qid
-            world.items[qid] = {"P31": [CATEGORY_ITEM]}
-            expected[str(n)] = "category_item_without_topic"
-        elif ending == 5:
-            world.pages[title] = qid
-            world.merged[qid] = f"Q{700000 + n}"
-            world.items[f"Q{700000 + n}"] = {"P31": [f"Q{100 + kind}"]}
-        elif ending == 6:
-            world.pages[title] = qid
-            world.items[qid] = {"P31": ["Q100", "Q104"]}
-            expected[str(n)] = ["church building", "tower"]
+            outcome = "missing"
         else:
             world.pages[title] = qid
-            world.items[qid] = {"P31": [f"Q{100 + kind}"]}
+            world.items[qid] = {"P31": [kind]}
+        if ending == 1:
+            world.pages[title] = None
+            outcome = "no_item"
+        elif ending == 3:
+            world.items[qid] = {"P31": [CATEGORY_ITEM], "P301": [f"Q{500000 + n}"]}
+            world.items[f"Q{500000 + n}"] = {"P31": [kind]}
+        elif ending == 4:
+            world.items[qid] = {"P31": [CATEGORY_ITEM]}
+            outcome = "category_item_without_topic"
+        elif ending == 5:
+            world.merged[qid] = f"Q{700000 + n}"
+            world.items[world.merged[qid]] = world.items.pop(qid)
+        elif ending == 6:
+            world.items[qid] = {"P31": ["Q100", "Q104"]}
+            outcome = ["church building", "tower"]
+        expected[str(n)] = outcome
     return world, sources, expected

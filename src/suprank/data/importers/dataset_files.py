@@ -1,335 +1,212 @@
-"""Which files of a Hugging Face dataset, on the Hub or in a folder, hold its images, and which split each belongs to."""
+"""The files of a Hugging Face dataset: `datasets` finds, downloads and converts them; WebDataset shards stay as they are."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from suprank.data.columns import SPLITS
-from suprank.data.importers.folder import IMAGES
+from suprank.files.binary import open_parquet
 from suprank.files.reading import reading
 
-PARQUET, ARROW, WEBDATASET, IMAGEFOLDER = "parquet", "arrow", "webdataset", "imagefolder"
-METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-"""Files that describe the images of an imagefolder."""
+if TYPE_CHECKING:
+    from datasets import DatasetBuilder
 
-_KINDS = {".parquet": PARQUET, ".arrow": ARROW, ".tar": WEBDATASET, ".zip": IMAGEFOLDER} | dict.fromkeys(IMAGES, IMAGEFOLDER)
-_KEYWORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
-    "query": ("query",),
-    "gallery": ("gallery",),
-    "distractor": ("distractor",),
-}
-_SHARD = re.compile(r"^data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*$")
-_COMPRESSED_TAR = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+Files = dict[str, list[Path]]
+"""Split of the manifest → Arrow files, or .tar shards."""
+
+_BUILDERS = {".parquet": "parquet", ".arrow": "arrow", ".tar": "webdataset"}
+_IN_PLACE = {"arrow": ".arrow", "webdataset": ".tar"}
+_SAVED = ("dataset_dict.json", "state.json")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_CARDS = ("README.md", ".huggingface.yaml")
 
 
-@dataclass(frozen=True)
-class DatasetFiles:
-    """The files of a dataset by split, relative to its folder; their kind; and the classes that its card names.
+def dataset_files(
+    place: str,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    splits: Sequence[str] | None = None,
+    announce: Callable[[str], None] = lambda sentence: None,
+) -> tuple[Files, list[str]]:
+    """The Arrow files or .tar shards of each split, and sentences on what was chosen.
 
-    `class_names` maps columns to the names of their classes. Files of Parquet and Arrow say that themselves, as a rule.
+    `place` is a dataset of the Hub, a folder of `save_to_disk`, a folder of Parquet, Arrow or .tar files or of images, or one
+    such file. `announce` is called with what will be written to the cache of `datasets` before anything is.
     """
+    import datasets
 
-    kind: str
-    splits: Mapping[str, Sequence[str]]
-    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def names(self) -> list[str]:
-        """All files."""
-        return [name for files in self.splits.values() for name in files]
-
-    def select(self, mapping: Mapping[str, str]) -> DatasetFiles:
-        """The files of some splits, under other names; two may get one name."""
-        splits: dict[str, list[str]] = {}
-        for name, target in mapping.items():
-            splits.setdefault(target, []).extend(self.splits[name])
-        return replace(self, splits=splits)
-
-
-class NoImageFilesError(ValueError):
-    """A dataset has no files that can be read here."""
-
-
-def files_in_folder(folder: Path, config: str | None = None) -> DatasetFiles:
-    """The files of a dataset in a local folder: saved by `save_to_disk`, or laid out as a repository of the Hub."""
-    saved = [name for name in ("dataset_dict.json", "state.json") if (folder / name).is_file()]
-    if saved and config is not None:
-        raise ValueError(f"{folder} was written by save_to_disk and has no configuration {config!r}; leave it out.")
-    if "dataset_dict.json" in saved:
-        splits = _json(folder / "dataset_dict.json").get("splits", [])
-        return DatasetFiles(ARROW, {split: _saved_files(folder, f"{split}/") for split in splits})
-    if "state.json" in saved:
-        split = _json(folder / "state.json").get("_split") or "train"
-        return DatasetFiles(ARROW, {split: _saved_files(folder, "")})
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    card = folder / "README.md"
-    files = select_files(names, read_card(card) if card.is_file() else {}, config, str(folder))
-    _check_complete(files.names(), folder)
-    return files
-
-
-def _check_complete(names: Sequence[str], folder: Path) -> None:
-    """Raise if some of the shards that names such as `train-00000-of-00003` promise are missing."""
-    found = [one for name in names if (one := re.fullmatch(r"(.*)-(\d{5})-of-(\d{5}).*", name))]  # older names end in a hash
-    present = Counter(start_and_total for start_and_total, _ in {((one[1], one[3]), one[2]) for one in found})
-    for (start, total), count in sorted(present.items()):
-        if count < int(total):
-            raise ValueError(
-                f"{folder} has {count} of the {int(total)} files {start}-*-of-{total}*; copy or download the others, or rename "
-                "those you have."
-            )
-
-
-def _saved_files(folder: Path, below: str) -> list[str]:
-    state = folder / below / "state.json"
-    if not state.is_file():
-        raise FileNotFoundError(f"{state} does not exist; save the dataset again with `save_to_disk`.")
-    return [below + file["filename"] for file in _json(state)["_data_files"]]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    with reading(path, "JSON file"):
-        return json.loads(path.read_bytes())
-
-
-def read_card(path: Path) -> dict[str, Any]:
-    """The YAML at the top of a dataset card."""
-    from huggingface_hub import metadata_load
-
-    with reading(path, "dataset card"):
-        return metadata_load(path) or {}
-
-
-def select_files(names: Iterable[str], card: Mapping[str, Any], config: str | None, about: str) -> DatasetFiles:
-    """The files of a configuration by split, from all names of a repository or folder and its card.
-
-    Like `datasets.load_dataset`: the card may list configurations, with patterns of files for each split; otherwise files
-    called `data/<split>-00000-of-00001...` name their split, then folders, then file names; without any, all are train.
-    """
+    path = Path(place)
+    if path.exists() and revision is not None:
+        raise ValueError(f"{place} is a local {'folder' if path.is_dir() else 'file'}, which has no revisions; leave it out.")
+    if any((path / name).is_file() for name in _SAVED):
+        if config is not None:
+            raise ValueError(f"{place} was written by save_to_disk and has no configuration {config!r}; leave it out.")
+        announce(f"The Arrow cache takes nothing: images are read from {place}.")
+        with _explain(place):
+            saved = datasets.load_from_disk(place, keep_in_memory=False)
+        return _select(_cache_files(saved), splits, place)
     try:
-        return _select_files(names, card, config, about)
-    except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(
-            f"README.md of {about} has configs or dataset_info of another form than `datasets` writes ({error!r}); correct it."
-        ) from error
+        builder = _builder(place, config, revision)
+    except ConnectionError:
+        folder = _downloaded(place, revision)
+        if folder is None:
+            raise
+        files, sentences = dataset_files(str(folder), config=config, splits=splits, announce=announce)
+        return files, [f"the Hub cannot be reached; used what was downloaded: {folder}", *sentences]
+    if builder.name in _IN_PLACE:
+        announce(f"The Arrow cache takes nothing: images are read from the {_IN_PLACE[builder.name]} files.")
+        chosen, sentences = _select(builder.config.data_files, splits, place)
+        return {split: _download(builder, place, files) for split, files in chosen.items()}, sentences
+    announce(_announcement(builder, place))
+    if builder.name == "parquet":
+        for file in _download(builder, place, _data_files(builder)):
+            with open_parquet(file):  # some that are forged end the process of pyarrow, and so of `datasets`
+                pass
+    with _explain(place):
+        builder.download_and_prepare()
+        found = _cache_files(builder.as_dataset())
+    chosen, sentences = _select(found, splits, place)
+    offline = [f"the Hub cannot be reached; used the cache of `datasets`: {builder.cache_dir}"]
+    return chosen, [*(offline if builder.name == "cache" else ()), *sentences]
 
 
-def _select_files(names: Iterable[str], card: Mapping[str, Any], config: str | None, about: str) -> DatasetFiles:
-    visible = [name for name in names if not any(part.startswith((".", "__")) for part in name.split("/"))]
-    data = [name for name in visible if Path(name).suffix.lower() in _KINDS or Path(name).name in METADATA]
-    configs = {str(one.get("config_name", "default")): one for one in card.get("configs") or ()}
-    chosen = _choose(list(configs), {name for name, one in configs.items() if one.get("default")}, config, about)
-    if chosen is None:
-        splits = _splits_from_names(data)
-    else:
-        splits = _splits_from_patterns(data, configs[chosen].get("data_files"), configs[chosen].get("data_dir"))
-    kinds = Counter(
-        kind for files in splits.values() for name in files if (kind := _KINDS.get(Path(name).suffix.lower())) is not None
+def _builder(place: str, config: str | None, revision: str | None) -> DatasetBuilder:
+    """What `datasets` makes of a place. It runs no code of a dataset."""
+    import datasets
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    path = Path(place)
+    if path.is_file():
+        if path.suffix.lower() not in _BUILDERS:
+            raise ValueError(f"{place} is not a folder, nor a {', '.join(_BUILDERS)} file.")
+        if config is not None:
+            raise ValueError(f"{place} is a file, which has no configuration {config!r}; leave it out.")
+        with _explain(place):
+            return datasets.load_dataset_builder(_BUILDERS[path.suffix.lower()], data_files={"train": place})
+    if not path.exists() and not _REPOSITORY.fullmatch(place):
+        raise FileNotFoundError(f"{place} does not exist; give a folder, a file, or a dataset of the Hub such as org/name.")
+    for card in (path / name for name in _CARDS):
+        if not path.exists():
+            with _explain(place, revision), suppress(EntryNotFoundError):
+                card = Path(hf_hub_download(place, card.name, repo_type="dataset", revision=revision))
+        _check_card(card)
+    with _explain(place, revision):
+        local = str(path.absolute())  # or `datasets` would take a folder called parquet for a kind of files
+        builder = datasets.load_dataset_builder(local if path.exists() else place, config, revision=revision)
+    if builder.name == "cache" and revision not in (None, "main", builder.hash):  # it may be another
+        raise ConnectionError(f"{place}: the Hub cannot be reached, and revision {revision!r} is not in the cache.")
+    return builder
+
+
+def _check_card(card: Path) -> None:
+    """Refuse YAML with aliases, of which a kilobyte can stand for gigabytes."""
+    import yaml
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    with reading(card, "dataset card"):
+        text = card.read_text(encoding="utf-8") if card.is_file() else ""
+        found = REGEX_YAML_BLOCK.search(text)
+        block = text if card.suffix == ".yaml" else found[2] if found else ""
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(block, Loader=yaml.SafeLoader)):
+            raise ValueError("its YAML has aliases (*name), which can stand for any amount of data; write them out")
+
+
+def _cache_files(loaded: Any) -> Files:
+    splits = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
+    return {str(split): [Path(file["filename"]) for file in one.cache_files] for split, one in splits.items()}
+
+
+def _data_files(builder: DatasetBuilder) -> list[str]:
+    return [str(file) for files in (builder.config.data_files or {}).values() for file in files]
+
+
+def _download(builder: DatasetBuilder, place: str, files: Sequence[str]) -> list[Path]:
+    """Where files are on this machine, after a download if they are on the Hub."""
+    import datasets
+
+    if not any("://" in file for file in files):
+        return [Path(file) for file in files]
+    manager = datasets.DownloadManager(base_path=builder.base_path, download_config=datasets.DownloadConfig(use_etag=False))
+    with _explain(place):
+        return [Path(file) for file in manager.download(list(files))]
+
+
+def _downloaded(repository: str, revision: str | None) -> Path | None:
+    """The folder of .tar shards in the cache of huggingface_hub that has this revision; of others `datasets` has a cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    with suppress(LocalEntryNotFoundError):
+        folder = Path(snapshot_download(repository, repo_type="dataset", revision=revision, local_files_only=True))
+        return folder if any(folder.rglob("*.tar")) else None
+    return None
+
+
+def _announcement(builder: DatasetBuilder, place: str) -> str:
+    """What `datasets` will write to its cache."""
+    cache = Path(builder.cache_dir)
+    if (cache / "dataset_info.json").is_file():
+        return f"The Arrow cache has this dataset already: {cache}"
+    if builder.name == "imagefolder":
+        return f"The Arrow cache takes paths and labels only, because images stay in their files: {cache}"
+    exists = next(folder for folder in cache.parents if folder.is_dir())
+    free, needed = shutil.disk_usage(exists).free, builder.info.dataset_size or _bytes(builder, place)
+    return f"The Arrow cache takes about {_size(needed)} of {_size(free)} that are free: {cache}"
+
+
+def _bytes(builder: DatasetBuilder, place: str) -> int:
+    """The size of the files that `datasets` will convert, on this machine or on the Hub (hf://datasets/org/name@commit/file)."""
+    from huggingface_hub import HfApi
+
+    names = [name for file in _data_files(builder) if (name := file.partition(f"@{builder.hash}/")[2])]
+    with _explain(place):
+        remote = HfApi().get_paths_info(place, names, repo_type="dataset", revision=builder.hash) if names else ()
+    return sum(getattr(one, "size", 0) for one in remote) + sum(
+        Path(file).stat().st_size for file in _data_files(builder) if Path(file).is_file()
     )
-    if not kinds:
-        raise NoImageFilesError(_no_files(visible, about))
-    kind = kinds.most_common(1)[0][0]
-    kept = {split: [name for name in files if _is_kind(name, kind)] for split, files in splits.items()}
-    if kind == IMAGEFOLDER:  # a metadata file above the folders of the splits describes all of them
-        placed = {name for files in kept.values() for name in files}
-        shared = [name for name in data if Path(name).name in METADATA and name not in placed]
-        kept = {split: files + shared for split, files in kept.items() if files}
-    return DatasetFiles(kind, {split: files for split, files in kept.items() if files}, card_classes(card, chosen))
 
 
-def converted_files(names: Iterable[str], config: str | None, about: str) -> DatasetFiles:
-    """The files of a configuration on the branch `refs/convert/parquet`: `<config>/<split>/0000.parquet`."""
-    parts = [name.split("/") for name in sorted(names) if name.endswith(".parquet") and name.count("/") == 2]
-    if not parts:
-        raise NoImageFilesError(f"{about} has no Parquet files.")
-    chosen = _choose(list(dict.fromkeys(one for one, _, _ in parts)), set(), config, about)
-    splits: dict[str, list[str]] = {}
-    for one, split, file in parts:
-        if one == chosen:
-            splits.setdefault(split.removeprefix("partial-"), []).append(f"{one}/{split}/{file}")
-    return DatasetFiles(PARQUET, splits)
-
-
-def _choose(configs: Sequence[str], defaults: set[str], config: str | None, about: str) -> str | None:
-    """The configuration that was asked for, or the default one; None if there are none."""
-    if config is not None:
-        if config not in configs:
-            listed = f"it has {', '.join(configs)}" if configs else "it has none; leave it out"
-            raise ValueError(f"{about} has no configuration {config!r}; {listed}.")
-        return config
-    if len(configs) < 2:
-        return next(iter(configs), None)
-    preferred = [*defaults, *(name for name in configs if name == "default")]
-    if not preferred:
-        raise ValueError(f"{about} has several configurations ({', '.join(configs)}); choose one with config (--config).")
-    return preferred[0]
-
-
-def _is_kind(name: str, kind: str) -> bool:
-    if kind == IMAGEFOLDER and Path(name).name in METADATA:
-        return True
-    return _KINDS.get(Path(name).suffix.lower()) == kind
-
-
-def _no_files(names: Sequence[str], about: str) -> str:
-    compressed = [name for name in names if name.lower().endswith(_COMPRESSED_TAR)]
-    if compressed:
-        return f"{compressed[0]} of {about} is compressed, so it has no random access; unpack it, or make it a .tar."
-    tables = [name for name in names if name.lower().endswith((".csv", ".json", ".jsonl", ".tsv"))]
-    if tables:
-        return (
-            f"{about} has tables ({tables[0]}), but no images in Parquet, Arrow or .tar files or in folders; for images of "
-            f"your own that a table lists, use `suprank data import csv`."
-        )
-    return f"{about} has no Parquet, Arrow or .tar files and no images."
+def _size(number: int) -> str:
+    return f"{number / 1e9:,.1f} GB" if number >= 1e8 else f"{number / 1e6:,.1f} MB"
 
 
 # Splits
 
 
-def _splits_from_names(names: Sequence[str]) -> dict[str, list[str]]:
-    shards = {name: found[1] for name in names if (found := _SHARD.match(name))}
-    if shards:
-        return _group_by_split(shards)
-    for folders in (True, False):
-        splits = {name: split for name in names if (split := _named_split(name, folders=folders))}
-        if splits:
-            return _group_by_split(splits)
-    return {"train": list(names)} if names else {}
-
-
-def _named_split(name: str, *, folders: bool) -> str | None:
-    *above, file = name.split("/")
-    end = "(?:[-._ 0-9].*)?$" if folders else "[-._ 0-9]"
-    for split, keywords in _KEYWORDS.items():
-        pattern = re.compile(rf"(?:^|.*[-._ 0-9])(?:{'|'.join(keywords)}){end}")
-        if any(map(pattern.match, above if folders else [file])):
-            return split
-    return None
-
-
-def _group_by_split(splits: Mapping[str, str]) -> dict[str, list[str]]:
-    grouped: dict[str, list[str]] = {}
-    order = {split: place for place, split in enumerate(_KEYWORDS)}  # train first
-    for name, split in sorted(splits.items(), key=lambda one: (order.get(one[1], len(order)), one)):
-        grouped.setdefault(split, []).append(name)
-    return grouped
-
-
-def _splits_from_patterns(names: Sequence[str], data_files: Any, folder: str | None) -> dict[str, list[str]]:
-    """The files that the patterns of a card's `data_files` match; without them, by the names in the folder `data_dir`."""
-    below = f"{folder.strip('/')}/" if folder else ""
-    inside = [name for name in names if name.startswith(below)]
-    if data_files is None:
-        return {
-            split: [below + name for name in files]
-            for split, files in _splits_from_names([n[len(below) :] for n in inside]).items()
-        }
-    items = data_files if isinstance(data_files, list) else [data_files]
-    patterns: dict[str, list[str]] = {}
-    for item in items:
-        split, paths = (item["split"], item["path"]) if isinstance(item, dict) else ("train", item)
-        patterns.setdefault(split, []).extend(paths if isinstance(paths, list) else [paths])
-    return {
-        split: [name for name in inside if any(_matches(name, below + path.removeprefix("./")) for path in paths)]
-        for split, paths in patterns.items()
-    }
-
-
-def _matches(name: str, pattern: str) -> bool:
-    from fsspec.utils import glob_translate
-
-    return re.match(glob_translate(pattern), name) is not None
-
-
-# Classes
-
-
-def card_classes(card: Mapping[str, Any], config: str | None) -> dict[str, list[str]]:
-    """Column → names of its classes, from `dataset_info` of a card."""
-    infos = card.get("dataset_info") or []
-    infos = infos if isinstance(infos, list) else [infos]
-    if config is None and len(infos) == 1:
-        config = infos[0].get("config_name")
-    info = next((one for one in infos if one.get("config_name", "default") == (config or "default")), None)
-    features = (info or {}).get("features") or []
-    found = {str(one.get("name")): _card_class_names(one) for one in features if isinstance(one, dict)}
-    return {name: names for name, names in found.items() if names}
-
-
-def _card_class_names(feature: Mapping[str, Any]) -> list[str]:
-    """The names of a feature such as {dtype: {class_label: {names: {'0': cat}}}}, or of a list of such."""
-    inner = next((feature[key] for key in ("dtype", "list", "sequence", "large_list") if key in feature), None)
-    if not isinstance(inner, dict):
-        return []
-    if "class_label" not in inner:
-        return _card_class_names(inner)
-    names = inner["class_label"].get("names") or []
-    return [str(names[key]) for key in sorted(names, key=int)] if isinstance(names, dict) else [str(one) for one in names]
-
-
-def schema_classes(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
-    """Column → names of its classes, from the features that `datasets` writes into an Arrow schema."""
-    found = {name: _feature_class_names(feature) for name, feature in schema_features(metadata).items()}
-    return {name: names for name, names in found.items() if names}
-
-
-def schema_features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
-    """Column → its feature, as `datasets` writes them into an Arrow schema; nothing if there are none."""
-    try:
-        features = json.loads((metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
-    except (ValueError, AttributeError):
-        return {}
-    return features if isinstance(features, dict) else {}
-
-
-def _feature_class_names(feature: Any) -> list[str]:
-    if isinstance(feature, list):  # a list, as older versions write it
-        return _feature_class_names(feature[0]) if feature else []
-    if not isinstance(feature, dict):
-        return []
-    if feature.get("_type") == "ClassLabel":
-        return list(feature.get("names") or [])
-    return _feature_class_names(feature["feature"]) if feature.get("_type") in ("List", "LargeList", "Sequence") else []
-
-
-# Splits of a manifest
-
-
-def manifest_splits(found: Iterable[str], wanted: Sequence[str] | None, about: str) -> tuple[dict[str, str], list[str]]:
-    """Split of the dataset → split of the manifest, and sentences on what was left out.
+def _select(
+    found: Mapping[Any, Sequence[Any]], wanted: Sequence[str] | None, about: str
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """The files of each split of the manifest, and sentences on what was left out.
 
     `wanted` are names such as "train", or "validation=test" to call it by another. By default train, test, query, gallery and
     distractor keep their names, and validation becomes test if there is no test.
     """
-    names = list(found)
-    if wanted is not None:
-        return dict(_parse_split(one, names, about) for one in wanted), []
+    names = [str(name) for name in found]
     mapping = {name: name for name in names if name in SPLITS}
     if "test" not in mapping and "validation" in names:
         mapping["validation"] = "test"
-    left_out = [name for name in names if name not in mapping]
-    if not mapping:
-        listed = ", ".join(names)
+    sentences = ["split validation is called test here"] if mapping.get("validation") and wanted is None else []
+    if wanted is not None:
+        mapping = dict(_parse_split(one, names, about) for one in wanted)
+    elif not mapping:
         raise ValueError(
-            f"{about} has the splits {listed}, and a manifest has {', '.join(SPLITS)}; say which is which with splits "
-            f"(--split), such as --split {names[0]}=train."
+            f"{about} has the splits {', '.join(names)}, and a manifest has {', '.join(SPLITS)}; say which is which with "
+            f"splits (--split), such as --split {names[0]}=train."
         )
-    sentences = ["split validation is called test here"] if mapping.get("validation") == "test" else []
-    if left_out:
-        sentences.append(
-            f"left out split {', '.join(left_out)}; to use it, name all splits, such as --split "
-            f"{' --split '.join([*mapping, f'{left_out[0]}=train'])}"
-        )
-    return mapping, sentences
+    elif left_out := [name for name in names if name not in mapping]:
+        named = " --split ".join([*mapping, f"{left_out[0]}=train"])
+        sentences.append(f"left out split {', '.join(left_out)}; to use it, name all splits, such as --split {named}")
+    files: dict[str, list[Any]] = {}
+    for name, split in mapping.items():
+        files.setdefault(split, []).extend(found[name])
+    return files, sentences
 
 
 def _parse_split(text: str, names: Sequence[str], about: str) -> tuple[str, str]:
@@ -342,3 +219,58 @@ def _parse_split(text: str, names: Sequence[str], about: str) -> tuple[str, str]
             f"split {name!r} of {about} needs a name that a manifest has ({', '.join(SPLITS)}); give --split {name}=train."
         )
     return name, target
+
+
+# Errors
+
+
+@contextmanager
+def _explain(place: str, revision: str | None = None) -> Iterator[None]:
+    """Raise what `datasets` and `huggingface_hub` raise, which can be anything, as one sentence with a way out."""
+    from huggingface_hub import constants, errors
+
+    address = f"{constants.ENDPOINT}/datasets/{place}"
+    try:
+        yield
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        causes = [error]
+        while (
+            cause := causes[-1].__cause__ or (None if causes[-1].__suppress_context__ else causes[-1].__context__)
+        ) is not None:
+            causes.append(cause)  # type: ignore[arg-type]
+
+        def is_any(*kinds: type) -> bool:
+            return any(isinstance(one, kinds) for one in causes)
+
+        status = next((one.response.status_code for one in causes if isinstance(one, errors.HfHubHTTPError)), None)
+        lines = str(causes[-1]).strip().splitlines() or [type(causes[-1]).__name__]
+        reason = " ".join(lines[: 1 if status else 2]).rstrip(".")
+        if is_any(errors.GatedRepoError):
+            text = f"{place} is gated: accept its conditions at {address}, then log in with `hf auth login`."
+            raise PermissionError(text) from error
+        if is_any(errors.RevisionNotFoundError):
+            raise ValueError(f"{place} has no revision {revision!r}; give a branch, a tag or a commit of {address}.") from error
+        if is_any(errors.RepositoryNotFoundError):
+            raise FileNotFoundError(
+                f"{place} is neither a local file or folder nor a dataset of the Hub that you may read; check the name, and "
+                "log in with `hf auth login` if it is private."
+            ) from error
+        if status in (401, 403):
+            raise PermissionError(
+                f"{place} cannot be read ({reason}); log in with a token that may read it: `hf auth login`, or HF_TOKEN."
+            ) from error
+        if status is not None or is_any(ConnectionError, errors.LocalEntryNotFoundError) or _is_transport(causes):
+            raise ConnectionError(
+                f"{place} is no local file or folder, and the Hub cannot be reached ({reason}). Correct the path, or connect "
+                "and start again: what was downloaded is kept."
+            ) from error
+        raise ValueError(
+            f"`datasets` cannot read {place}: {reason}; correct its files, or write them again with `datasets`."
+        ) from error
+
+
+def _is_transport(causes: Iterable[BaseException]) -> bool:
+    """Whether the HTTP client of huggingface_hub, of which there are several, raised one of these."""
+    return any(type(one).__module__.startswith(("httpx", "httpcore", "requests")) for one in causes)

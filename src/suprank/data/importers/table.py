@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from suprank.data.archives import Archive
-from suprank.data.columns import PREFIX, is_list, split_labels
+from suprank.data.columns import PREFIX
 from suprank.data.importers.base import Importer
 from suprank.data.manifest import Manifest
-from suprank.files.label_gaps import ADVICE, ADVICE_FOR_SETS, BLANK, find_gaps
 from suprank.files.tables import Table, parse_table, read_table
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -64,8 +64,7 @@ def read(
     box = "box" if box is None and "box" in file.names else box
     corners = (box,) if isinstance(box, str) else tuple(box or ())
     columns = {"path": _paths(file, path, root), "split": _splits(file, split, constant_split)}
-    cells = {label: _label_cells(file, column, label_separator) for label, column in labels.items()}
-    columns |= _labels(file, labels, cells, pc.equal(columns["split"], "distractor"), fill_gaps=fill_gaps)
+    columns |= {label: file.column(column) for label, column in labels.items()}
     if id is not None:
         columns["id"] = _nonblank(file, id)
     if corners:
@@ -74,7 +73,8 @@ def read(
     columns |= {name: file.column(name) for name in _others(file, used, columns)}
     levels = [label.removeprefix(PREFIX) for label in labels]
     images = root if root.is_dir() else root.parent
-    return {"": Manifest.from_columns(columns, root=images, levels=levels, about=file.about, fill_gaps=fill_gaps)}
+    cells: dict[str, Any] = {"fill_gaps": fill_gaps, "label_separator": label_separator, "where": file.where}
+    return {"": Manifest.from_columns(columns, root=images, levels=levels, about=file.about, **cells)}
 
 
 def _file(root: Path, table: str | Path | None) -> Table:
@@ -91,7 +91,7 @@ def _file(root: Path, table: str | Path | None) -> Table:
     names = list(archive.members) if archive is not None else [path.name for path in root.iterdir()]
     tables = sorted(name for name in names if name.lower().endswith(TABLES))
     choice = f"tables in it: {', '.join(tables[:5])}" if tables else f"it has no table ({', '.join(TABLES)})"
-    raise FileNotFoundError(f"{root} has no {wanted[0]}; {choice}. Name one with table (--table).")
+    raise FileNotFoundError(f"{root} has no {wanted[0]}; {choice}. Name one with table.")
 
 
 def _text(file: Table, name: str) -> pa.Array:
@@ -124,8 +124,7 @@ def _splits(file: Table, name: str, constant: str | None) -> pa.Array:
         return pa.array([constant] * len(file))
     if name not in file.names:
         raise ValueError(
-            f"{file.missing_column(name)} Name the column with split (--split), or give all rows one split with constant_split "
-            f"(--all)."
+            f"{file.missing_column(name)} Name the column with split, or give all rows one split with constant_split ."
         )
     return pc.utf8_lower(_nonblank(file, name))
 
@@ -137,7 +136,7 @@ def _label_columns(file: Table, levels: Sequence[str] | None) -> dict[str, str]:
         if not labels:
             raise ValueError(
                 f"{file.about} has no column that begins with {PREFIX!r}, only {', '.join(file.names)}; name the label columns "
-                f"with levels (--level), finest first, or call them {PREFIX}<level>."
+                f"with levels, finest first, or call them {PREFIX}<level>."
             )
         return labels
     labels = {}
@@ -150,85 +149,6 @@ def _label_columns(file: Table, levels: Sequence[str] | None) -> dict[str, str]:
             raise ValueError(f"{file.about}: level {short!r} is named twice; name each level once, finest first.")
         labels[PREFIX + short] = column
     return labels
-
-
-def _label_cells(file: Table, name: str, separator: str | None) -> pa.Array:
-    """The labels of a column as text, "" for a blank; or, where rows may have several, as lists of text."""
-    lists = file.column(name)
-    if not is_list(lists.type):
-        cells = _text(file, name)
-        if separator is None:
-            return _normalize_spelling(file, name, cells)
-        lists = split_labels(cells, separator)
-    rows = np.repeat(np.arange(len(lists)), np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64))
-    members = pc.fill_null(pc.utf8_trim_whitespace(lists.flatten().cast(pa.string())), "")
-    blank = np.zeros(len(lists), bool)
-    blank[rows[np.asarray(pc.equal(members, ""))]] = True
-    file.refuse(blank, lambda row: f"there is a blank among the labels of {name!r}; fill it in, or leave it out.")
-    spelled = _normalize_spelling(file, name, members, rows)
-    labeled = np.asarray(pc.not_equal(spelled, ""))  # −1 is none
-    offsets = np.append(0, np.cumsum(np.bincount(rows[labeled], minlength=len(lists))))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), spelled.filter(pa.array(labeled)))
-
-
-def _labels(
-    file: Table, columns: dict[str, str], cells: dict[str, pa.Array], distractor: pa.Array, *, fill_gaps: bool
-) -> dict[str, pa.Array]:
-    """The label columns. A blank is refused with its line, except in distractors, and in gaps that will be filled."""
-    if not cells:
-        return {}
-    blank = np.stack([_is_blank(column) for column in cells.values()], axis=1)
-    gaps = find_gaps(np.where(blank, BLANK, 0))
-    advice = ADVICE_FOR_SETS if any(map(_has_several, cells.values())) else ADVICE
-    for level, column in enumerate(columns.values()):
-        _refuse_blanks(file, column, blank[:, level] & ~gaps[:, level] & ~np.asarray(distractor))
-        if not fill_gaps:
-            _refuse_gaps(file, column, gaps[:, level], advice)
-    return {label: column if is_list(column.type) else column.dictionary_encode() for label, column in cells.items()}
-
-
-def _is_blank(cells: pa.Array) -> NDArray[np.bool_]:
-    return np.asarray(pc.equal(pc.list_value_length(cells), 0) if is_list(cells.type) else pc.equal(cells, ""))
-
-
-def _has_several(cells: pa.Array) -> bool:
-    """Whether a row has several labels."""
-    return is_list(cells.type) and bool(np.asarray(pc.list_value_length(cells)).max(initial=0) > 1)
-
-
-def _refuse_blanks(file: Table, name: str, blank: NDArray[np.bool_]) -> None:
-    way_out = "fill it in, leave the row out, or give it the split distractor"
-    file.refuse(blank, lambda row: f"{name!r} is blank; {way_out}.")
-
-
-def _refuse_gaps(file: Table, name: str, gaps: NDArray[np.bool_], advice: str) -> None:
-    file.refuse(gaps, lambda row: f"{name!r} is blank between two labels; {advice}.")
-
-
-def _normalize_spelling(file: Table, name: str, cells: pa.Array, rows: NDArray[np.int64] | None = None) -> pa.Array:
-    """The cells with composed accents (NFC); in a column of whole numbers 1.0 becomes 1, and −1 blank, which means no label.
-
-    `rows` are those of the cells, if a row has several.
-    """
-    spelled = pc.utf8_normalize(cells, "NFC")
-    # Only in a column of numbers: among words "-1" is a label, the name of an emoji.
-    if pc.all(pc.match_substring_regex(spelled, r"^(-?[0-9]+(\.0+)?)?$")).as_py():
-        spelled = pc.replace_substring_regex(spelled, r"\.0+$", "")
-        spelled = pc.if_else(pc.equal(spelled, "-1"), "", spelled)
-        negative = np.flatnonzero(pc.starts_with(spelled, "-"))
-        of_rows = negative if rows is None else rows[negative]
-        file.refuse(
-            np.isin(np.arange(len(file)), of_rows),
-            lambda row: (
-                f"{name!r} is {spelled[int(negative[of_rows == row][0])].as_py()}, but classes are numbered from 0, and −1 or "
-                f"a blank means no label."
-            ),
-        )
-    changed = pc.and_(pc.not_equal(cells, spelled), pc.is_in(spelled, value_set=pc.unique(cells)))
-    for row in np.flatnonzero(changed)[:1]:
-        cell, one = cells[row].as_py(), spelled[row].as_py()
-        _log.warning("%s: %r has two spellings of one class, such as %a and %a; they are merged", file.about, name, cell, one)
-    return spelled
 
 
 def _boxes(file: Table, corners: Sequence[str]) -> pa.Array:

@@ -12,6 +12,7 @@ from suprank.evaluation.arguments import check_label_pair
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap.partition import as_numpy, partition_items
+from suprank.evaluation.labels import integer_labels
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, parse_metric
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.ranking.relevance import refuse_label_sets
@@ -83,6 +84,7 @@ def decomposability_gap(
         raise ValueError(f"metric={metric!r} has no value for a single query, so it has no gap; try {instead}, or a level.")
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery")
+    labels, gallery_labels, levels, _ = integer_labels(labels, gallery_labels, levels)
     parts = partition_items(batches, len(items), seed)
     show = progress_function(progress, "measuring the gap")
     steps = len(source) + len(items)

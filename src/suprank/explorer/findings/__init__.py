@@ -1,4 +1,4 @@
-"""Metrics, curves, examples and maps of a source, as numbers; `explorer.report` draws them."""
+"""Metrics, curves, examples and maps of retrieval data, as numbers; `explorer.report` draws them."""
 
 from suprank.explorer.findings.batch_gap import GapBySize, gap_by_size
 from suprank.explorer.findings.class_means import ClassMap, class_map
@@ -38,9 +38,7 @@ from suprank.explorer.findings.query_metrics import (
     Example,
     LevelPrecision,
     compare_reports,
-    evaluate_source,
     examples,
-    match_queries,
     most_different_queries,
     precision_by_level,
     random_queries,
@@ -79,13 +77,11 @@ __all__ = [
     "confused_queries",
     "count_confusions",
     "count_first_items",
-    "evaluate_source",
     "examples",
     "first_item_levels",
     "gap_by_size",
     "hierarchical_at_k",
     "loss_step",
-    "match_queries",
     "measure_border",
     "misses_class",
     "most_different_queries",

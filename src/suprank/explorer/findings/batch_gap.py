@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 
 SIZES = (32, 64, 128, 256, 512)
@@ -44,7 +44,7 @@ class GapBySize:
 
 
 def gap_by_size(
-    source: Source,
+    data: RetrievalData,
     report: Report,
     sizes: Sequence[int] = SIZES,
     *,
@@ -57,18 +57,18 @@ def gap_by_size(
     gallery out of its own list.
     """
     assert report.per_query is not None
-    items = len(source.gallery)
+    items = len(data.items)
     measures = tuple(dict.fromkeys(("AP", main_metric(report))))
-    queries = sample_queries(source, seed, _PAIRS)
+    queries = sample_queries(data, seed, _PAIRS)
     overall = np.stack([report.per_query[measure][queries] for measure in measures])
     usable = [size for size in sorted(set(sizes)) if size < items and items <= MAX_BATCHES * size]
     shuffled = np.random.default_rng(seed).permutation(items)
     in_batches: list[list[NDArray[np.float64]]] = [[] for _ in usable]
     done = 0
-    for block in score_blocks(source, queries) if usable else ():
+    for block in score_blocks(data, queries) if usable else ():
         block = ScoreBlock(block.scores[:, shuffled], block.levels[:, shuffled])
         for size, found in zip(usable, in_batches, strict=True):
-            found.append(_mean_over_batches(block, size, len(source.levels), source.decay)[: len(measures)])
+            found.append(_mean_over_batches(block, size, len(data.levels), data.defaults.decay)[: len(measures)])
         done += len(block.scores)
         progress(done, len(queries))
     within = np.stack([*(np.concatenate(found, axis=1) for found in in_batches), overall])  # [sizes, measures, queries]
@@ -80,7 +80,7 @@ def gap_by_size(
         {measure: tuple(row[column] for row in means) for column, measure in enumerate(measures)},
         {measure: means[-1][column] for column, measure in enumerate(measures)},
         len(queries),
-        len(source.queries),
+        len(data.queries),
     )
 
 

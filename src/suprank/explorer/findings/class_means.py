@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from suprank.explorer.images import unit_blocks, unit_embeddings
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from suprank.explorer.images import Images
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import Items, RetrievalData
 
 
 PCA_BELOW = 5
@@ -54,7 +55,7 @@ class ClassMap:
 
 
 def class_map(
-    source: Source, *, max_classes: int = MAX_CLASSES, images: int = 0, perplexity: float = 30, seed: int = 0
+    data: RetrievalData, *, max_classes: int = MAX_CLASSES, images: int = 0, perplexity: float = 30, seed: int = 0
 ) -> ClassMap | None:
     """The map of the gallery's `max_classes` largest classes, or of all with 0; None with fewer than two, or without labels.
 
@@ -65,10 +66,10 @@ def class_map(
         raise ValueError(f"max_classes={max_classes} must be a number of classes, or 0 for all.")
     if images < 0:
         raise ValueError(f"images={images} must be a number of images, or 0 for none.")
-    if not source.levels:
+    if not data.levels:
         return None
-    labels = source.gallery.labels
-    counts = np.bincount(labels[labels[:, 0] >= 0, 0], minlength=len(source.names[source.levels[0]]))
+    labels = data.items.labels
+    counts = np.bincount(labels[labels[:, 0] >= 0, 0], minlength=len(data.names[data.levels[0]]))
     total = int((counts > 0).sum())
     if total < 2:
         return None
@@ -76,14 +77,14 @@ def class_map(
     group_of_label = np.full(len(counts) + 1, -1, np.int64)  # the last entry is for label −1, none
     group_of_label[chosen] = np.arange(len(chosen))
     group = group_of_label[labels[:, 0]]
-    means, typical = unit_means(source.gallery, group, len(chosen))
+    means, typical = unit_means(data.items, group, len(chosen))
     first = np.unique(np.where(group < 0, len(chosen), group), return_index=True)[1][: len(chosen)]
     rows = _spread_over_groups(group, images, seed)
     method: Literal["t-SNE", "PCA"] = "PCA" if len(chosen) < PCA_BELOW else "t-SNE"
-    vectors = source.gallery.unit_embeddings(rows).astype(np.float64)
+    vectors = unit_embeddings(data.items, rows).astype(np.float64)
     positions, placed = _principal_components(means, vectors) if method == "PCA" else _tsne(means, vectors, perplexity, seed)
     coarse = labels[first, -1]
-    neighbors = same_label_neighbors(means, coarse) if len(source.levels) > 1 else (float("nan"), float("nan"))
+    neighbors = same_label_neighbors(means, coarse) if len(data.levels) > 1 else (float("nan"), float("nan"))
     return ClassMap(positions, chosen, coarse, counts[chosen], typical, method, total, *neighbors, rows, placed)
 
 
@@ -109,16 +110,16 @@ def same_label_neighbors(means: NDArray[np.float64], labels: NDArray[np.int64]) 
     return hits / number, float((sizes * (sizes - 1)).sum()) / (number * (number - 1))
 
 
-def unit_means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def unit_means(images: Items, group: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The unit mean of each group and the row closest to it, in two passes over the embeddings."""
-    sums = np.zeros((number, images.dim))
-    for first, unit in images.blocks():
+    sums = np.zeros((number, images.embeddings.dim))
+    for first, unit in unit_blocks(images):
         own = group[first : first + len(unit)]
         np.add.at(sums, own[own >= 0], unit[own >= 0])
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     means = sums / np.where(lengths > 0, lengths, 1)
     best, nearest = np.full(number, -np.inf), np.full(number, -1, np.int64)
-    for first, unit in images.blocks():
+    for first, unit in unit_blocks(images):
         own = group[first : first + len(unit)]
         rows = np.flatnonzero(own >= 0)
         scores = (unit[rows] * means[own[rows]]).sum(1)

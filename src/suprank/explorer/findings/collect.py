@@ -6,32 +6,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from suprank.evaluation import evaluate
 from suprank.explorer.findings.batch_gap import gap_by_size
 from suprank.explorer.findings.class_means import MAX_CLASSES, class_map
 from suprank.explorer.findings.confusions import nearest_items
 from suprank.explorer.findings.curves import hierarchical_at_k, precision_recall_and_scores
-from suprank.explorer.findings.query_metrics import evaluate_source
 from suprank.explorer.findings.training_run import loss_step, training_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from suprank.evaluation import Report
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.findings.batch_gap import GapBySize
     from suprank.explorer.findings.class_means import ClassMap
     from suprank.explorer.findings.confusions import NearestItems
     from suprank.explorer.findings.curves import HierarchicalAtK, PrecisionRecall, ScoreHistograms
     from suprank.explorer.findings.training_run import History, LossStep
-    from suprank.explorer.source import Source
 
     StageProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class RunFindings:
-    """A source with its findings; None where one does not apply, for example without a recipe or with only one level."""
+    """Data with their findings; None where one does not apply, for example without a recipe or with only one level."""
 
-    source: Source
+    data: RetrievalData
     report: Report
     precision: PrecisionRecall
     scores: ScoreHistograms
@@ -44,11 +44,11 @@ class RunFindings:
 
     @property
     def name(self) -> str:
-        return self.source.name
+        return self.data.name
 
 
 def collect_findings(
-    source: Source,
+    data: RetrievalData,
     *,
     map_classes: int = MAX_CLASSES,
     map_images: int = 0,
@@ -58,16 +58,16 @@ def collect_findings(
     """Compute all findings; `progress(what, done, total)` is called along the way. `map_classes` and `map_images` are the
     numbers of classes (0 for all) and of single images on the map.
     """
-    name = source.name
-    report = evaluate_source(source, progress=partial(progress, f"{name}: metrics"))
-    precision, scores = precision_recall_and_scores(source, seed=seed, progress=partial(progress, f"{name}: curves"))
-    several = len(source.levels) > 1
-    lists = hierarchical_at_k(source, progress=partial(progress, f"{name}: H-P and H-R")) if several else None
-    gap = gap_by_size(source, report, seed=seed, progress=partial(progress, f"{name}: decomposability gap"))
-    nearest = nearest_items(source, seed=seed, progress=partial(progress, f"{name}: first items"))
+    name = data.name
+    report = evaluate(data, per_query=True, intervals=True, progress=partial(progress, f"{name}: metrics"))
+    precision, scores = precision_recall_and_scores(data, seed=seed, progress=partial(progress, f"{name}: curves"))
+    several = len(data.levels) > 1
+    lists = hierarchical_at_k(data, progress=partial(progress, f"{name}: H-P and H-R")) if several else None
+    gap = gap_by_size(data, report, seed=seed, progress=partial(progress, f"{name}: decomposability gap"))
+    nearest = nearest_items(data, seed=seed, progress=partial(progress, f"{name}: first items"))
     progress(f"{name}: map", 0, 1)
-    classes = class_map(source, max_classes=map_classes, images=map_images, seed=seed)
+    classes = class_map(data, max_classes=map_classes, images=map_images, seed=seed)
     progress(f"{name}: map", 1, 1)
     return RunFindings(
-        source, report, precision, scores, lists, gap, classes, training_history(source), loss_step(source.recipe), nearest
+        data, report, precision, scores, lists, gap, classes, training_history(data), loss_step(data.origin.recipe), nearest
     )

@@ -1,4 +1,4 @@
-"""Which classes a source confuses: metrics by class, the class of each query's first item, and images at the border."""
+"""Which classes are confused: metrics by class, the class of each query's first item, and images at the border."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.explorer.findings.curves import sample_queries, score_blocks
+from suprank.explorer.images import best_items, unit_blocks, unit_embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 PAIRS = 300_000_000
 """Query-item pairs that are searched at most, unless told otherwise: a few seconds."""
@@ -33,18 +34,18 @@ class ClassMetrics(NamedTuple):
     images: NDArray[np.int64]
 
 
-def class_metrics(source: Source, report: Report, level: int = 0) -> ClassMetrics:
+def class_metrics(data: RetrievalData, report: Report, level: int = 0) -> ClassMetrics:
     """Metrics of the queries of each class at a level (0: the finest). `report` has the values of every query."""
     if report.per_query is None:
         raise ValueError("metrics by class need the values of every query; evaluate with per_query=True.")
-    values = [_level_values(report, "AP", source.levels[level]), _hits(report, source.levels[level])]
-    number = len(source.names[source.levels[level]])
-    own = source.queries.labels[:, level]
+    values = [_level_values(report, "AP", data.levels[level]), _hits(report, data.levels[level])]
+    number = len(data.names[data.levels[level]])
+    own = data.queries.labels[:, level]
     valid = ~np.isnan(values[0]) & (own >= 0)
     queries = np.bincount(own[valid], minlength=number)
     with np.errstate(invalid="ignore"):
         ap, r1 = (np.bincount(own[valid], one[valid], minlength=number) / queries for one in values)
-    gallery = source.gallery.labels[:, level]
+    gallery = data.items.labels[:, level]
     return ClassMetrics(ap, r1, queries, np.bincount(gallery[gallery >= 0], minlength=number))
 
 
@@ -92,7 +93,7 @@ class NearestItems(NamedTuple):
 
 
 def nearest_items(
-    source: Source,
+    data: RetrievalData,
     *,
     seed: int = 0,
     pairs: int = PAIRS,
@@ -103,28 +104,28 @@ def nearest_items(
 
     `queries` are rows to search for instead of all. In a tie the item that shares fewer levels comes first, as in evaluation.
     """
-    rows = sample_queries(source, seed, pairs) if queries is None else queries
-    sampled = len(rows) < len(source.queries)
-    rows = rows[(source.queries.labels[rows] >= 0).any(1)]
+    rows = sample_queries(data, seed, pairs) if queries is None else queries
+    sampled = len(rows) < len(data.queries)
+    rows = rows[(data.queries.labels[rows] >= 0).any(1)]
     if not len(rows):
         return NearestItems(rows, rows, np.empty(0, np.float32), sampled)
-    items, scores = source.top_k(rows, 2, progress=progress)
+    items, scores = best_items(data, rows, 2, progress=progress)
     first, tied = items[:, 0], np.flatnonzero(((scores[:, :1] == scores[:, 1:]) & (items[:, 1:] >= 0)).any(1))
     if len(tied):
-        first[tied] = _first_of_ties(source, rows[tied])
+        first[tied] = _first_of_ties(data, rows[tied])
     return NearestItems(rows, first, scores[:, 0], sampled)
 
 
-def _first_of_ties(source: Source, queries: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_of_ties(data: RetrievalData, queries: NDArray[np.int64]) -> NDArray[np.int64]:
     """Choose among the items with the highest score: the one that shares the fewest levels with the query, then by row."""
-    most = len(source.levels) + 1
-    blocks = score_blocks(source, queries)
+    most = len(data.levels) + 1
+    blocks = score_blocks(data, queries)
     return np.concatenate([np.where(scores == scores.max(1)[:, None], levels, most).argmin(1) for scores, levels in blocks])
 
 
-def with_positives(source: Source, report: Report, nearest: NearestItems, level: int = 0) -> NearestItems:
+def with_positives(data: RetrievalData, report: Report, nearest: NearestItems, level: int = 0) -> NearestItems:
     """Those queries that have a positive at the level; the others cannot find their own label first."""
-    chosen = ~np.isnan(_level_values(report, "AP", source.levels[level])[nearest.queries])
+    chosen = ~np.isnan(_level_values(report, "AP", data.levels[level])[nearest.queries])
     return NearestItems(nearest.queries[chosen], nearest.items[chosen], nearest.scores[chosen], nearest.sampled)
 
 
@@ -192,21 +193,21 @@ class Confusions:
         return counts
 
 
-def count_confusions(source: Source, nearest: NearestItems, level: int = 0) -> Confusions:
+def count_confusions(data: RetrievalData, nearest: NearestItems, level: int = 0) -> Confusions:
     """Count the labels of the first items at a level. Queries without a label there, or without an item, are left out."""
-    own = source.queries.labels[nearest.queries, level]
+    own = data.queries.labels[nearest.queries, level]
     valid = (own >= 0) & (nearest.items >= 0)
-    own, found = own[valid], source.gallery.labels[nearest.items[valid], level]
+    own, found = own[valid], data.items.labels[nearest.items[valid], level]
     pairs, counts = np.unique(np.stack([own, found], 1), axis=0, return_counts=True)
-    queries = np.bincount(own, minlength=len(source.names[source.levels[level]]))
+    queries = np.bincount(own, minlength=len(data.names[data.levels[level]]))
     return Confusions(level, queries, pairs[:, 0], pairs[:, 1], counts)
 
 
-def confused_queries(source: Source, nearest: NearestItems, label: int, found: int, level: int = 0) -> NDArray[np.int64]:
+def confused_queries(data: RetrievalData, nearest: NearestItems, label: int, found: int, level: int = 0) -> NDArray[np.int64]:
     """Positions in `nearest` of the queries of a label whose first item has another label, the most similar first."""
-    own = source.queries.labels[nearest.queries, level]
+    own = data.queries.labels[nearest.queries, level]
     chosen = np.flatnonzero((own == label) & (nearest.items >= 0))
-    chosen = chosen[source.gallery.labels[nearest.items[chosen], level] == found]
+    chosen = chosen[data.items.labels[nearest.items[chosen], level] == found]
     return chosen[np.lexsort((chosen, -nearest.scores[chosen]))]
 
 
@@ -229,19 +230,19 @@ class Border(NamedTuple):
             return self.own_scores - self.other_scores
 
 
-def measure_border(source: Source, queries: NDArray[np.int64], level: int = 0) -> Border:
+def measure_border(data: RetrievalData, queries: NDArray[np.int64], level: int = 0) -> Border:
     """Compare the best item of the same label with the best item of another, for queries that have a label at the level."""
-    units = source.queries.unit_embeddings(queries)
-    own = source.queries.labels[queries, level]
+    units = unit_embeddings(data.queries, queries)
+    own = data.queries.labels[queries, level]
     rows = np.full((2, len(queries)), -1, np.int64)
     best = np.full((2, len(queries)), -np.inf, np.float32)
-    itself = [source.self_rows(int(query)) for query in queries]
-    for start, block in source.gallery.blocks():
+    itself = [data.self_rows(int(query)) for query in queries]
+    for start, block in unit_blocks(data.items):
         scores = units @ block.T
         for number, hidden in enumerate(itself):
             inside = hidden[(hidden >= start) & (hidden < start + len(block))]
             scores[number, inside - start] = -np.inf
-        same = source.gallery.labels[start : start + len(block), level] == own[:, None]
+        same = data.items.labels[start : start + len(block), level] == own[:, None]
         for side, wanted in enumerate((same, ~same)):
             some = np.where(wanted, scores, -np.inf)
             at = some.argmax(1)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from suprank.evaluation import evaluate
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 
 PAIRS = 50_000_000
@@ -31,38 +33,36 @@ class ScoreBlock(NamedTuple):
     levels: NDArray[np.int8]
 
 
-def sample_queries(source: Source, seed: int = 0, pairs: int | None = None) -> NDArray[np.int64]:
+def sample_queries(data: RetrievalData, seed: int = 0, pairs: int | None = None) -> NDArray[np.int64]:
     """Rows of all queries, or for a large collection of a random sample with at most `pairs` query-item pairs (`PAIRS`).
 
     The sample is sorted, and the same for the same seed.
     """
-    number = len(source.queries)
-    most = max((PAIRS if pairs is None else pairs) // len(source.gallery), MIN_QUERIES)
+    number = len(data.queries)
+    most = max((PAIRS if pairs is None else pairs) // len(data.items), MIN_QUERIES)
     if number <= most:
         return np.arange(number)
     return np.sort(np.random.default_rng(seed).choice(number, most, replace=False))
 
 
-def score_blocks(source: Source, rows: NDArray[np.int64]) -> Iterator[ScoreBlock]:
+def score_blocks(data: RetrievalData, rows: NDArray[np.int64]) -> Iterator[ScoreBlock]:
     """Score the queries of these rows, some at a time. The scores equal those of `evaluate` to the last bit."""
     import torch  # when it is used: the explorer page opens without it
 
-    from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.search import Search
 
-    queries = Embeddings.from_source(source.queries.embeddings, "embeddings")
-    items = queries if source.against_each_other else Embeddings.from_source(source.gallery.embeddings, "gallery")
+    queries, items = data.queries.embeddings, data.items.embeddings
     search = Search(queries, items, device=torch.device("cpu"), positives_per_query=len(items))
-    labels = source.gallery.labels.astype(np.int32)
+    labels = data.items.labels.astype(np.int32)
     step = max(1, _BLOCK // len(items))
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         scores = np.empty((len(some), len(items)), np.float32)
-        ignored = [source.self_rows(int(row)) for row in some]
+        ignored = [data.self_rows(int(row)) for row in some]
         for start, piece in search.score(some):
             width = min(piece.shape[1], len(items) - start)
             scores[:, start : start + width] = piece[:, :width].numpy()
-        levels = _levels(source.queries.labels[some].astype(np.int32), labels)
+        levels = _levels(data.queries.labels[some].astype(np.int32), labels)
         for row, own in enumerate(ignored):
             scores[row, own], levels[row, own] = -np.inf, 0
         yield ScoreBlock(scores, levels)
@@ -139,14 +139,14 @@ class HierarchicalAtK:
 
 
 def precision_recall_and_scores(
-    source: Source, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+    data: RetrievalData, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[PrecisionRecall, ScoreHistograms]:
     """Compute both in one pass over the scores of all queries, or of a sample of them (`sample_queries`)."""
-    rows, levels = sample_queries(source, seed), len(source.levels)
+    rows, levels = sample_queries(data, seed), len(data.levels)
     total, with_positives = np.zeros((levels, POINTS)), np.zeros(levels, np.int64)
     counts = np.zeros((levels + 1) * BINS, np.int64)
     done = 0
-    for block in score_blocks(source, rows):
+    for block in score_blocks(data, rows):
         valid = block.scores > -np.inf
         bins = ((np.where(valid, block.scores, 0) + 1) * (BINS / 2)).astype(np.int64).clip(0, BINS - 1)
         counts += np.bincount((bins + block.levels.astype(np.int64) * BINS)[valid], minlength=len(counts))
@@ -159,12 +159,12 @@ def precision_recall_and_scores(
         progress(done, len(rows))
     with np.errstate(invalid="ignore"):
         means = total / with_positives[:, None]
-    precision = dict(zip(source.levels, means, strict=True))
-    rows_of_histogram = (None, *reversed(source.levels))
+    precision = dict(zip(data.levels, means, strict=True))
+    rows_of_histogram = (None, *reversed(data.levels))
     edges = np.linspace(-1, 1, BINS + 1)
     return (
-        PrecisionRecall(np.linspace(0, 1, POINTS), precision, len(rows), len(source.queries)),
-        ScoreHistograms(edges, counts.reshape(levels + 1, BINS), rows_of_histogram, len(rows), len(source.queries)),
+        PrecisionRecall(np.linspace(0, 1, POINTS), precision, len(rows), len(data.queries)),
+        ScoreHistograms(edges, counts.reshape(levels + 1, BINS), rows_of_histogram, len(rows), len(data.queries)),
     )
 
 
@@ -192,16 +192,16 @@ def interpolated_precision(positive: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def hierarchical_at_k(
-    source: Source, *, max_k: int = 1000, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+    data: RetrievalData, *, max_k: int = 1000, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> HierarchicalAtK:
     """H-P@k and H-R@k for about 25 values of k, evenly spaced on a logarithmic axis from 1 to the gallery size or `max_k`."""
-    longest = max(1, min(max_k, len(source.gallery) - int(source.against_each_other)))
+    longest = max(1, min(max_k, len(data.items) - int(data.gallery is None)))
     ks = np.unique(np.round(np.geomspace(1, longest, 25)).astype(np.int64))
     names = [f"{metric}@{k}" for metric in ("H-P", "H-R") for k in ks]
     # AP ranks all items, which is faster than sorting a large part of them: 1.2 s instead of 4 s for 6,000².
-    rank_all = ["AP"] if 20 * longest > len(source.gallery) else []
-    rows = sample_queries(source, seed, _PAIRS_BY_K)
-    chosen = rows if len(rows) < len(source.queries) else None
-    report = source.evaluate(chosen, metrics=[*names, *rank_all], progress=progress)
+    rank_all = ["AP"] if 20 * longest > len(data.items) else []
+    rows = sample_queries(data, seed, _PAIRS_BY_K)
+    chosen = data.take(rows) if len(rows) < len(data.queries) else data
+    report = evaluate(chosen, metrics=[*names, *rank_all], progress=progress)
     values = np.array([report[name] for name in names]).reshape(2, len(ks))
-    return HierarchicalAtK(ks, values[0], values[1], len(rows), len(source.queries))
+    return HierarchicalAtK(ks, values[0], values[1], len(rows), len(data.queries))

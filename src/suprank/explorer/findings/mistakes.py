@@ -1,4 +1,4 @@
-"""The mistakes of two sources in the first items of the same queries: which are near misses, and where both fail."""
+"""The mistakes of two runs in the first items of the same queries: which are near misses, and where both fail."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.explorer.findings.curves import sample_queries
-from suprank.explorer.images import shared_levels
+from suprank.explorer.images import best_items, shared_levels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 _PAIRS = 300_000_000  # query-item pairs: a few seconds
 
@@ -39,7 +39,7 @@ class QueryRanking(NamedTuple):
 
 
 class FirstItems(NamedTuple):
-    """Rows of queries in the first of two sources, and counts of the first items that each source has for them.
+    """Rows of queries in the first of two runs, and counts of the first items that each has for them.
 
     Only queries with an item of their finest class to find are there: all, or if `sampled` those of a random sample.
     """
@@ -50,30 +50,30 @@ class FirstItems(NamedTuple):
     sampled: bool
 
     def swapped(self) -> FirstItems:
-        """The same with the sources in each other's place."""
+        """The same with the runs in each other's place."""
         return self._replace(own=self.other, other=self.own)
 
 
 def count_first_items(
-    source: Source,
-    other: Source,
+    data: RetrievalData,
+    other: RetrievalData,
     same: NDArray[np.int64],
     k: int = 10,
     *,
     seed: int = 0,
     queries: NDArray[np.int64] | None = None,
 ) -> FirstItems:
-    """Count the first k items of both sources for the same queries; `same` comes from `match_queries`.
+    """Count the first k items of both for the same queries; `same` comes from `RetrievalData.match`.
 
     `queries` are rows to count instead of all.
     """
-    rows = sample_queries(source, seed, _PAIRS)
-    sampled = len(rows) < len(source.queries)
+    rows = sample_queries(data, seed, _PAIRS)
+    sampled = len(rows) < len(data.queries)
     if queries is not None:
         sampled = len(rows) < len(queries)
         rows = np.sort(np.random.default_rng(seed).choice(queries, len(rows), replace=False)) if sampled else queries
-    rows = rows[_has_positives(source, rows)]
-    return FirstItems(rows, count_items(source, rows, k), count_items(other, same[rows], k), sampled)
+    rows = rows[_has_positives(data, rows)]
+    return FirstItems(rows, count_items(data, rows, k), count_items(other, same[rows], k), sampled)
 
 
 def misses_class(report: Report, k: int) -> NDArray[np.bool_]:
@@ -82,21 +82,21 @@ def misses_class(report: Report, k: int) -> NDArray[np.bool_]:
     return np.asarray(report.per_query["MRR"]) * k < 1 - 1e-6  # NaN, without such an item, is not smaller
 
 
-def _has_positives(source: Source, queries: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _has_positives(data: RetrievalData, queries: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether the gallery has an item of each query's finest class that is not the query itself."""
-    own, gallery = source.queries.labels[queries, 0], source.gallery.labels[:, 0]
-    positives = np.bincount(gallery[gallery >= 0], minlength=len(source.names[source.levels[0]]))[own]
-    itself = [(gallery[source.self_rows(row)] == label).sum() for row, label in zip(queries.tolist(), own, strict=True)]
+    own, gallery = data.queries.labels[queries, 0], data.items.labels[:, 0]
+    positives = np.bincount(gallery[gallery >= 0], minlength=len(data.names[data.levels[0]]))[own]
+    itself = [(gallery[data.self_rows(row)] == label).sum() for row, label in zip(queries.tolist(), own, strict=True)]
     return (own >= 0) & (positives > np.array(itself, np.int64))
 
 
-def count_items(source: Source, queries: NDArray[np.int64], k: int = 10) -> ItemCounts:
+def count_items(data: RetrievalData, queries: NDArray[np.int64], k: int = 10) -> ItemCounts:
     """Count the first k items of these queries by what they share with the query."""
     if not len(queries):
         return ItemCounts(*np.zeros((3, 0), np.int64))
-    found, _ = source.top_k(queries, k)
-    shared = shared_levels(source.queries.labels[queries][:, None], source.gallery.labels[found])
-    there, most = found >= 0, len(source.levels)
+    found, _ = best_items(data, queries, k)
+    shared = shared_levels(data.queries.labels[queries][:, None], data.items.labels[found])
+    there, most = found >= 0, len(data.levels)
     fine = (there & (shared == most)).sum(1)
     negative = (there & (shared == 0)).sum(1)
     return ItemCounts(fine, there.sum(1) - fine - negative, negative)

@@ -1,4 +1,4 @@
-"""Metrics of a source for every query: with intervals, by level, compared between two sources; and queries worth showing."""
+"""Metrics for every query: with intervals, by level, compared between two runs; and queries worth showing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from suprank.explorer.images import best_items, shared_levels
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report, ReportComparison
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,6 @@ class Example:
     levels: NDArray[np.int64]
 
 
-def evaluate_source(
-    source: Source,
-    *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Report:
-    """Every metric of `evaluate`, with the values of each query and 95 % intervals."""
-    return source.evaluate(per_query=True, intervals=True, progress=progress)
-
-
 def precision_by_level(report: Report) -> list[LevelPrecision]:
     """AP at each level, finest first."""
     rows = []
@@ -66,30 +59,8 @@ def main_metric(report: Report) -> str:
     return "H-AP" if "H-AP" in report and len(report.levels) > 1 else "AP"
 
 
-def match_queries(source: Source, other: Source) -> NDArray[np.int64]:
-    """For each query of the source, its row in the other source, matched by id, or else by path and box.
-
-    Raises ValueError unless both have the same queries and equally many items: otherwise their metrics are not comparable.
-    """
-    own, theirs = (_count_repeats(one.query_keys) for one in (source, other))
-    rows = {key: row for row, key in enumerate(theirs)}
-    missing = [key for key in own if key not in rows]
-    if missing or len(own) != len(theirs):
-        reason = f"{missing[0][0]!r} is in {source.name} only" if missing else f"{len(theirs):,} are in {other.name}"
-        raise ValueError(
-            f"{source.name} and {other.name} have different queries ({len(own):,} in {source.name}; {reason}), so they cannot "
-            f"be compared query by query; embed the same test images with both."
-        )
-    if len(source.gallery) != len(other.gallery):
-        raise ValueError(
-            f"{source.name} ranks {len(source.gallery):,} items and {other.name} {len(other.gallery):,}, and a shorter list is "
-            f"easier; embed the same gallery with both."
-        )
-    return np.array([rows[key] for key in own], np.int64)
-
-
 def reorder_queries(report: Report, rows: NDArray[np.int64]) -> Report:
-    """The other source's report with its queries in our order; `rows` comes from `match_queries`."""
+    """The other report with its queries in our order; `rows` comes from `RetrievalData.match`."""
     assert report.per_query is not None
     assert report.classes is not None
     return replace(
@@ -105,16 +76,16 @@ def compare_reports(own: Report, other: Report, metrics: Sequence[str] | None = 
     return replace(own, query_ids=None).compare(replace(other, query_ids=None), metrics=metrics)
 
 
-def examples(source: Source, report: Report, queries: Sequence[int] | NDArray[np.int64], k: int = 10) -> list[Example]:
+def examples(data: RetrievalData, report: Report, queries: Sequence[int] | NDArray[np.int64], k: int = 10) -> list[Example]:
     """The top k of these queries, in their order; fewer if the gallery is smaller."""
     chosen = np.asarray(queries, np.int64)
     if not len(chosen):
         return []
     values = _query_values(report)
     found = []
-    for query, rows, scores in zip(chosen.tolist(), *source.top_k(chosen, k), strict=True):
+    for query, rows, scores in zip(chosen.tolist(), *best_items(data, chosen, k), strict=True):
         valid = rows >= 0
-        levels = source.shared_levels(query, rows[valid])
+        levels = shared_levels(data.queries.labels[query], data.items.labels[rows[valid]])
         found.append(Example(query, float(values[query]), rows[valid], scores[valid], levels))
     return found
 
@@ -126,9 +97,9 @@ def worst_queries(report: Report, number: int = 12) -> NDArray[np.int64]:
     return order[: min(number, int((~np.isnan(values)).sum()))]
 
 
-def random_queries(source: Source, number: int = 12, seed: int = 0) -> NDArray[np.int64]:
+def random_queries(data: RetrievalData, number: int = 12, seed: int = 0) -> NDArray[np.int64]:
     """Queries drawn at random, the same for the same seed."""
-    count = len(source.queries)
+    count = len(data.queries)
     return np.random.default_rng(seed).choice(count, min(number, count), replace=False)
 
 
@@ -147,13 +118,3 @@ def most_different_queries(report: Report, other: Report, number: int = 12) -> t
 def _query_values(report: Report) -> NDArray[np.float64]:
     assert report.per_query is not None
     return np.asarray(report.per_query[main_metric(report)])
-
-
-def _count_repeats(keys: Sequence[str]) -> list[tuple[str, int]]:
-    """Each key with the number of times it occurred before: the same crop may be listed twice."""
-    times: dict[str, int] = {}
-    numbered = []
-    for key in keys:
-        numbered.append((key, times.get(key, 0)))
-        times[key] = times.get(key, 0) + 1
-    return numbered

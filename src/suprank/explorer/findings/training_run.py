@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from suprank.files.atomic import own_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.ranking import Sigmoid, SupStep
 
 
@@ -49,10 +53,10 @@ NOT_LOSSES = (
 """Names of logged values that are not losses, or the endings of such names if there is one per level."""
 
 
-def training_history(source: Source) -> History | None:
+def training_history(data: RetrievalData) -> History | None:
     """The logged curves of a run; None for a folder of embeddings, or for a run that has logged nothing."""
     rows_by_name: dict[str, list[tuple[int, float, float]]] = {}
-    for line in source.metrics_log or ():
+    for line in read_log(data):
         for name, value in line.items():
             if name not in ("step", "epoch", "time") and (value is None or isinstance(value, int | float)):
                 number = float("nan") if value is None else float(value)
@@ -60,10 +64,9 @@ def training_history(source: Source) -> History | None:
     if not rows_by_name:
         return None
     curves = {name: _logged_curve(rows) for name, rows in rows_by_name.items()}
-    tests = [source.test, *(source.recipe or {}).get("data", {}).get("tests", {}), "test"]
-    metrics = {
-        name.removeprefix(f"{source.test}/"): curve for name, curve in curves.items() if name.startswith(f"{source.test}/")
-    }
+    test = data.origin.test
+    tests = [test, *(data.origin.recipe or {}).get("data", {}).get("tests", {}), "test"]
+    metrics = {name.removeprefix(f"{test}/"): curve for name, curve in curves.items() if name.startswith(f"{test}/")}
     rates = {name.removeprefix(RATE): curve for name, curve in curves.items() if name.startswith(RATE)}
     known = [name for name in curves if name.startswith((RATE, *(f"{test}/" for test in tests)))]
     rest = {name: curve for name, curve in curves.items() if name not in known}
@@ -71,6 +74,19 @@ def training_history(source: Source) -> History | None:
     first = {"loss": losses.pop("loss")} if "loss" in losses else {}
     others = {name: curve for name, curve in rest.items() if name not in losses and name not in first}
     return History({**first, **losses}, rates, metrics, others)
+
+
+def read_log(data: RetrievalData) -> list[dict[str, Any]]:
+    """The complete lines of a run's metrics.jsonl; the last one may be half written. None for what is no run."""
+    origin = data.origin
+    file = own_file(origin.place / "metrics.jsonl") if origin.recipe is not None and origin.place is not None else None
+    lines = []
+    for line in file.read_bytes().splitlines() if file is not None and file.is_file() else ():
+        with suppress(ValueError):
+            entries = json.loads(line)
+            if isinstance(entries, dict) and isinstance(entries.get("step"), int):
+                lines.append(entries)
+    return lines
 
 
 def _logged_curve(rows: list[tuple[int, float, float]]) -> Curve:

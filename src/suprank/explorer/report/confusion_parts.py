@@ -10,6 +10,7 @@ import numpy as np
 from suprank.evaluation.report_text import pluralize
 from suprank.explorer.colors import level_names
 from suprank.explorer.findings.confusions import confused_queries, count_confusions, with_positives
+from suprank.explorer.images import shared_levels
 from suprank.explorer.report.page import label_name
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.findings.collect import RunFindings
     from suprank.explorer.findings.confusions import ConfusedPair, Confusions
     from suprank.explorer.report.page import Thumbnail, Thumbnails
-    from suprank.explorer.source import Source
 
 SHOWN_PAIRS = 8
 """Confused pairs that are shown at each level."""
@@ -97,20 +98,20 @@ class Matrix(NamedTuple):
 def pairs_part(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Part:
     """The pairs of classes that the first run confuses most often, each with a query and the wrong item it finds first."""
     run = runs[0]
-    source = run.source
+    data = run.data
     confusions = [_confusions(one, 0) for one in runs]
     found = confusions[0].pairs()
     title = "Most confused classes"
     if not found:
-        words = f"No class is mistaken for another: {_no_pairs(confusions[0], source.levels[0])}"
-        if len(np.unique(source.gallery.labels[:, 0])) == 1:
+        words = f"No class is mistaken for another: {_no_pairs(confusions[0], data.levels[0])}"
+        if len(np.unique(data.items.labels[:, 0])) == 1:
             words = "There is only one class, so none can be confused."
         return Part(title, None, None, (words, *_sampled(run)))
-    nearest = with_positives(source, run.report, run.nearest)
+    nearest = with_positives(data, run.report, run.nearest)
     pairs = []
     for one, other in (_stronger_first(pair) for pair in found[:SHOWN_PAIRS]):
-        at = int(confused_queries(source, nearest, one, other)[0])
-        example = pair_image(source, int(nearest.queries[at]), int(nearest.items[at]), thumbnails)
+        at = int(confused_queries(data, nearest, one, other)[0])
+        example = pair_image(data, int(nearest.queries[at]), int(nearest.items[at]), thumbnails)
         pairs.append(_pair(runs, confusions, 0, one, other)._replace(example=example))
     words = f"{_pairs_words('classes', len(found), len(pairs))} The left picture is a query, the right one what it finds first."
     return Part(title, "pairs.html", pairs, (words, *_sampled(run)))
@@ -118,9 +119,9 @@ def pairs_part(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Part:
 
 def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
     """For each level a matrix, or if it has many labels its most confused pairs; the finest level has its own part then."""
-    source = runs[0].source
+    data = runs[0].data
     parts = []
-    for level, name in enumerate(source.levels):
+    for level, name in enumerate(data.levels):
         confusions = [_confusions(run, level) for run in runs]
         labels = len(_matrix_labels(confusions[0]))
         title, sampled = f"Which {name} is mistaken for which", _sampled(runs[0])
@@ -129,7 +130,7 @@ def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
                 f"Rows are the {name} of the query and columns that of the image it finds first, in percent of the row's "
                 f"queries; the diagonal is right."
             )
-            matrices = [_matrix(run.source, counts) for run, counts in zip(runs, confusions, strict=True)]
+            matrices = [_matrix(run.data, counts) for run, counts in zip(runs, confusions, strict=True)]
             parts.append(Part(title, "matrix.html", {"level": name, "matrices": matrices}, (about, *sampled)))
         elif labels > 1 and level > 0:
             found = confusions[0].pairs()
@@ -141,22 +142,22 @@ def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
     return parts
 
 
-def pair_image(source: Source, query: int, item: int, thumbnails: Thumbnails) -> PairImage:
+def pair_image(data: RetrievalData, query: int, item: int, thumbnails: Thumbnails) -> PairImage:
     """A query and the item that it finds first."""
-    shared = int(source.shared_levels(query, [item])[0])
+    shared = int(shared_levels(data.queries.labels[query], data.items.labels[[item]])[0])
     return PairImage(
-        thumbnails.get(source.queries, query),
-        label_name(source, source.queries, query),
-        thumbnails.get(source.gallery, item),
-        label_name(source, source.gallery, item),
+        thumbnails.get(data.queries, query),
+        label_name(data, data.queries, query),
+        thumbnails.get(data.items, item),
+        label_name(data, data.items, item),
         f"level-{shared}",
-        level_names(source.levels)[shared],
+        level_names(data.levels)[shared],
     )
 
 
 def _confusions(run: RunFindings, level: int) -> Confusions:
     """Confusions of the queries that have a positive at the level, so that the diagonal agrees with R@1."""
-    return count_confusions(run.source, with_positives(run.source, run.report, run.nearest, level), level)
+    return count_confusions(run.data, with_positives(run.data, run.report, run.nearest, level), level)
 
 
 def _stronger_first(pair: ConfusedPair) -> tuple[int, int]:
@@ -165,14 +166,14 @@ def _stronger_first(pair: ConfusedPair) -> tuple[int, int]:
 
 
 def _pair(runs: Sequence[RunFindings], confusions: Sequence[Confusions], level: int, one: int, other: int) -> Pair:
-    source = runs[0].source
-    names = source.names[source.levels[level]]
+    data = runs[0].data
+    names = data.names[data.levels[level]]
     directions = []
     for run, counts in zip(runs, confusions, strict=True):
-        numbers = {name: label for label, name in enumerate(run.source.names[source.levels[level]])}
+        numbers = {name: label for label, name in enumerate(run.data.names[data.levels[level]])}
         labels = [numbers.get(names[label], -1) for label in (one, other)]  # runs may number their labels differently
         directions.append((_direction(counts, *labels), _direction(counts, *labels[::-1])))
-    return Pair(names[one], names[other], tuple(directions), _common(source, level, one, other))
+    return Pair(names[one], names[other], tuple(directions), _common(data, level, one, other))
 
 
 def _direction(confusions: Confusions, label: int, found: int) -> Direction:
@@ -180,16 +181,23 @@ def _direction(confusions: Confusions, label: int, found: int) -> Direction:
     return Direction(f"{times:,}", f"{confusions.queries[label] if label >= 0 else 0:,}")
 
 
-def _common(source: Source, level: int, one: int, other: int) -> str:
+def _common(data: RetrievalData, level: int, one: int, other: int) -> str:
     """The finest coarser label that two labels share, in words; nothing at the coarsest level."""
-    if level + 1 == len(source.levels):
+    if level + 1 == len(data.levels):
         return ""
-    for finer, name in zip(source.levels[level:], source.levels[level + 1 :], strict=False):
-        one, other = int(source.parents[finer][one]), int(source.parents[finer][other])
+    for finer, name in zip(data.levels[level:], data.levels[level + 1 :], strict=False):
+        one, other = _parent(data, finer, one), _parent(data, finer, other)
         if one == other >= 0:
-            return f"Both are in the {name} {source.names[name][one]}."
-    names = [source.names[name][label] if label >= 0 else "none" for label in (one, other)]
+            return f"Both are in the {name} {data.names[name][one]}."
+    names = [data.names[name][label] if label >= 0 else "none" for label in (one, other)]
     return f"They differ in {name}: {names[0]} and {names[1]}."
+
+
+def _parent(data: RetrievalData, level: str, label: int) -> int:
+    """The next coarser label of a label, −1 for none."""
+    column = data.levels.index(level)
+    rows = (side.labels[side.labels[:, column] == label, column + 1] for side in data.sides)
+    return next((int(labels[-1]) for labels in rows if len(labels) and label >= 0), -1)
 
 
 def _pairs_words(noun: str, found: int, shown: int) -> str:
@@ -208,7 +216,7 @@ def _sampled(run: RunFindings) -> tuple[str, ...]:
     """What to say if only some queries were searched."""
     if not run.nearest.sampled:
         return ()
-    return (f"Counted on a random sample of {len(run.nearest.queries):,} of {len(run.source.queries):,} queries.",)
+    return (f"Counted on a random sample of {len(run.nearest.queries):,} of {len(run.data.queries):,} queries.",)
 
 
 def _matrix_labels(confusions: Confusions) -> NDArray[np.int64]:
@@ -216,10 +224,10 @@ def _matrix_labels(confusions: Confusions) -> NDArray[np.int64]:
     return np.union1d(np.flatnonzero(confusions.queries), confusions.found[confusions.found >= 0])
 
 
-def _matrix(source: Source, confusions: Confusions) -> Matrix:
+def _matrix(data: RetrievalData, confusions: Confusions) -> Matrix:
     labels = _matrix_labels(confusions)
     counts = confusions.matrix(labels)
-    names = [source.names[source.levels[confusions.level]][label] for label in labels.tolist()]
+    names = [data.names[data.levels[confusions.level]][label] for label in labels.tolist()]
     unlabeled = bool(counts[:, -1].any())
     rows = []
     for at, label in enumerate(labels.tolist()):

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.findings.collect import RunFindings
     from suprank.explorer.findings.query_metrics import Example
     from suprank.explorer.report.page import Thumbnail, Thumbnails
-    from suprank.explorer.source import Source
 
 
 class ExampleItem(NamedTuple):
@@ -85,17 +85,17 @@ def example_sections(
 
     `reports` have their queries in the order of the first run; `same` gives the row of each query in the second run.
     """
-    source, metric = runs[0].source, main_metric(runs[0].report)
-    names = level_names(source.levels)
+    data, metric = runs[0].data, main_metric(runs[0].report)
+    names = level_names(data.levels)
     legend = tuple(LegendEntry(f"level-{level}", name) for level, name in enumerate(names))[::-1]
     sections = []
     selections = _selections(runs, reports, metric, queries, seed)
     if same is not None:
         selections.insert(3, _both_fail(runs, reports, same, queries, top, seed))
     for selection in selections:
-        chosen, lists = selection, [examples(source, runs[0].report, selection.rows, top)]
+        chosen, lists = selection, [examples(data, runs[0].report, selection.rows, top)]
         if same is not None:
-            lists.append(examples(runs[1].source, runs[1].report, same[chosen.rows], top))
+            lists.append(examples(runs[1].data, runs[1].report, same[chosen.rows], top))
             chosen = _with_near_misses(chosen, runs, lists)
         shown = [_example_query(runs, pair, metric, names, thumbnails) for pair in zip(*lists, strict=True)]
         content = {"legend": legend, "queries": shown, "if_empty": chosen.if_empty}
@@ -121,7 +121,7 @@ def _selections(
         _Selection("worst", "Worst failures", worst_queries(reports[0], queries), about, "No query has a positive.")
     )
     about = f"Queries drawn at random (seed {seed}), to show what to expect."
-    sample = random_queries(runs[0].source, queries, seed)
+    sample = random_queries(runs[0].data, queries, seed)
     return [*selections, _Selection("random", "Random sample", sample, about, "There are no queries.")]
 
 
@@ -130,7 +130,7 @@ def _with_near_misses(chosen: _Selection, runs: Sequence[RunFindings], lists: Se
 
     The section is called "Better mistakes" only if the share is higher in the first run.
     """
-    levels = runs[0].source.levels
+    levels = runs[0].data.levels
     if chosen.id not in ("better", "behind") or len(levels) == 1 or not lists[0]:
         return chosen
     shared = [[int(level) for example in one for level in example.levels if level < len(levels)] for one in lists]
@@ -146,23 +146,23 @@ def _both_fail(
     runs: Sequence[RunFindings], reports: Sequence[Report], same: NDArray[np.int64], queries: int, top: int, seed: int
 ) -> _Selection:
     """The queries for which neither run retrieves the finest class, with how close their mistakes are."""
-    source, other = (run.source for run in runs)
+    data, other = (run.data for run in runs)
     rows = np.flatnonzero(misses_class(reports[0], top) & misses_class(reports[1], top))
-    items = count_first_items(source, other, same, top, seed=seed, queries=rows)
+    items = count_first_items(data, other, same, top, seed=seed, queries=rows)
     ranking = both_fail(items)
     failing = ranking.order[: ranking.matches]
-    searched = reports[0].n_queries - reports[0].without_positives.get(source.levels[0], 0)
+    searched = reports[0].n_queries - reports[0].without_positives.get(data.levels[0], 0)
     about = (
-        f"Queries for which neither run has an item of the same {source.levels[0]} among the first {top}: {len(rows):,} of "
+        f"Queries for which neither run has an item of the same {data.levels[0]} among the first {top}: {len(rows):,} of "
         f"{searched:,} that have one to find."
     )
-    if len(source.levels) > 1 and len(failing):
-        coarsest = source.levels[-1]
+    if len(data.levels) > 1 and len(failing):
+        coarsest = data.levels[-1]
         own, theirs = (100 * counts.near_miss_share(failing) for counts in (items.own, items.other))
         about += (
-            f" The first are those where {source.name} has fewer items of another {coarsest} than {other.name}. Share of items "
+            f" The first are those where {data.name} has fewer items of another {coarsest} than {other.name}. Share of items "
             f"with the same {coarsest} over {'a random sample' if items.sampled else 'all'} of them: {own:.1f} % "
-            f"({source.name}), {theirs:.1f} % ({other.name})."
+            f"({data.name}), {theirs:.1f} % ({other.name})."
         )
     if_empty = f"There is no query for which both runs fail in the first {top} items."
     return _Selection("failing", "Where both fail", items.queries[failing[:queries]], about, if_empty, "Both fail")
@@ -171,28 +171,28 @@ def _both_fail(
 def _example_query(
     runs: Sequence[RunFindings], lists: Sequence[Example], metric: str, names: Sequence[str], thumbnails: Thumbnails
 ) -> ExampleQuery:
-    source, query = runs[0].source, lists[0].query
-    image = thumbnails.get(source.queries, query)
+    data, query = runs[0].data, lists[0].query
+    image = thumbnails.get(data.queries, query)
     return ExampleQuery(
         image,
-        label_path(source, source.queries, query),
-        label_name(source, source.queries, query),
+        label_path(data, data.queries, query),
+        label_name(data, data.queries, query),
         image.path if image else "",
         tuple(
-            _example_list(run.source, number, one, metric, names, thumbnails)
+            _example_list(run.data, number, one, metric, names, thumbnails)
             for number, (run, one) in enumerate(zip(runs, lists, strict=True))
         ),
     )
 
 
 def _example_list(
-    source: Source, number: int, example: Example, metric: str, names: Sequence[str], thumbnails: Thumbnails
+    data: RetrievalData, number: int, example: Example, metric: str, names: Sequence[str], thumbnails: Thumbnails
 ) -> ExampleList:
-    labeled = bool((source.queries.labels[example.query] >= 0).any())
+    labeled = bool((data.queries.labels[example.query] >= 0).any())
     items = []
     for row, score, level in zip(example.rows.tolist(), example.scores.tolist(), example.levels.tolist(), strict=True):
-        image = thumbnails.get(source.gallery, row)
-        label = label_name(source, source.gallery, row)
+        image = thumbnails.get(data.items, row)
+        label = label_name(data, data.items, row)
         relation = (str(level), names[level]) if labeled else ("none", "query has no label")
         items.append(ExampleItem(image, label, f"{score:.3f}".replace("-", "−"), *relation))
     value = "no relevant items" if math.isnan(example.value) else f"{metric} {100 * example.value:.1f}"

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.findings.collect import RunFindings
     from suprank.explorer.findings.confusions import ClassMetrics, Confusions
     from suprank.explorer.report.confusion_parts import PairImage
     from suprank.explorer.report.page import Thumbnail, Thumbnails
-    from suprank.explorer.source import Source
 
 WEAKEST = 10
 """Rows of the table of weakest classes."""
@@ -82,7 +82,7 @@ class ChangedClass(NamedTuple):
 
 def failures_section(runs: Sequence[RunFindings], reports: Sequence[Report], thumbnails: Thumbnails) -> Section | None:
     """Where the first run fails; None without labels. `reports` have their queries in the order of the first run."""
-    if not runs[0].source.levels:
+    if not runs[0].data.levels:
         return None
     parts: list[Part] = [first_items_part(runs, reports)]
     if first_item_levels(reports[0]).sum():
@@ -98,7 +98,7 @@ def failures_section(runs: Sequence[RunFindings], reports: Sequence[Report], thu
 
 def first_items_part(runs: Sequence[RunFindings], reports: Sequence[Report]) -> Part:
     """How many queries find the right class first, how many a class nearby, and how many the wrong coarsest label."""
-    levels = runs[0].source.levels
+    levels = runs[0].data.levels
     counts = [first_item_levels(report) for report in reports]
     queries = int(counts[0].sum())
     title = "What is found first"
@@ -140,31 +140,31 @@ def _shares(counts: NDArray[np.int64], relations: Sequence[str]) -> list[Share]:
 
 def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbnails: Thumbnails) -> Part:
     """The classes with the lowest mean AP, and what they are mistaken for."""
-    source, report = runs[0].source, reports[0]
-    metrics = [class_metrics(source, one) for one in reports]
+    data, report = runs[0].data, reports[0]
+    metrics = [class_metrics(data, one) for one in reports]
     required = _min_queries(metrics[0])
     valid = metrics[0].queries >= required
     weakest = weakest_classes(metrics[0], WEAKEST, required)
     title = "Weakest classes"
     if (metrics[0].ap[valid] == 1).all():
-        words = f"There is no weak class: every query finds all images of its {source.levels[0]} first."
+        words = f"There is no weak class: every query finds all images of its {data.levels[0]} first."
         return Part(title, None, None, (words,))
     confusions, firsts = _first_items_of(runs[0], report, weakest)
     values = _query_ap(report)
     rows = []
     for label in weakest.tolist():
-        own = np.flatnonzero((source.queries.labels[:, 0] == label) & ~np.isnan(values))
+        own = np.flatnonzero((data.queries.labels[:, 0] == label) & ~np.isnan(values))
         worst = int(own[values[own].argmin()])
         found, times = next(iter(confusions.mistaken_for(label)), (None, 0))
         rows.append(
             WeakClass(
-                source.names[source.levels[0]][label],
-                label_path(source, source.queries, worst, 1),
+                data.names[data.levels[0]][label],
+                label_path(data, data.queries, worst, 1),
                 f"{metrics[0].images[label]:,}",
                 tuple(percent(one.ap[label]) for one in metrics),
                 tuple(percent(one.r1[label]) for one in metrics),
-                pair_image(source, worst, firsts[worst], thumbnails),
-                "" if found is None else _name(source, found),
+                pair_image(data, worst, firsts[worst], thumbnails),
+                "" if found is None else _name(data, found),
                 f"{times:,} of {pluralize(int(confusions.queries[label]), 'query', 'queries')}",
             )
         )
@@ -177,21 +177,21 @@ def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
 
 def _first_items_of(run: RunFindings, report: Report, labels: NDArray[np.int64]) -> tuple[Confusions, dict[int, int]]:
     """What the queries of these classes find first: counts, and the gallery row of each query. All of them are searched."""
-    source, nearest = run.source, run.nearest
+    data, nearest = run.data, run.nearest
     if nearest.sampled:
-        nearest = nearest_items(source, queries=np.flatnonzero(np.isin(source.queries.labels[:, 0], labels)))
-    nearest = with_positives(source, report, nearest)
+        nearest = nearest_items(data, queries=np.flatnonzero(np.isin(data.queries.labels[:, 0], labels)))
+    nearest = with_positives(data, report, nearest)
     rows = dict(zip(nearest.queries.tolist(), nearest.items.tolist(), strict=True))
-    return count_confusions(source, nearest), rows
+    return count_confusions(data, nearest), rows
 
 
 def changes_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbnails: Thumbnails) -> list[Part]:
     """The classes on which the first run gains most over the second, and those on which it loses most."""
-    source = runs[0].source
-    metrics = [class_metrics(source, one) for one in reports]
+    data = runs[0].data
+    metrics = [class_metrics(data, one) for one in reports]
     required = _min_queries(metrics[0])
     by_query = _query_ap(reports[0]) - _query_ap(reports[1])
-    compared = source.queries.labels[~np.isnan(by_query), 0]
+    compared = data.queries.labels[~np.isnan(by_query), 0]
     labels = np.intersect1d(np.flatnonzero(metrics[0].queries >= required), compared)
     if not len(labels):
         return []
@@ -203,16 +203,16 @@ def changes_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
         rows = []
         for at in order[: min(CHANGED, ahead[run])].tolist():
             label = int(labels[at])
-            own = np.flatnonzero((source.queries.labels[:, 0] == label) & ~np.isnan(by_query))
+            own = np.flatnonzero((data.queries.labels[:, 0] == label) & ~np.isnan(by_query))
             query = int(own[(sign * by_query[own]).argmax()])
             rows.append(
                 ChangedClass(
-                    source.names[source.levels[0]][label],
-                    label_path(source, source.queries, query, 1),
+                    data.names[data.levels[0]][label],
+                    label_path(data, data.queries, query, 1),
                     f"{metrics[0].queries[label]:,}",
                     tuple(percent(one.ap[label]) for one in metrics),
                     percent(changes[at], sign=True),
-                    thumbnails.get(source.queries, query),
+                    thumbnails.get(data.queries, query),
                 )
             )
         tables.append({"title": f"{runs[run].name} is ahead", "verdict": ("better", "worse")[run], "rows": rows})
@@ -241,5 +241,5 @@ def _query_ap(report: Report) -> NDArray[np.float64]:
     return np.asarray(report.per_query["AP"])
 
 
-def _name(source: Source, label: int) -> str:
-    return source.names[source.levels[0]][label] if label >= 0 else "images without a label"
+def _name(data: RetrievalData, label: int) -> str:
+    return data.names[data.levels[0]][label] if label >= 0 else "images without a label"

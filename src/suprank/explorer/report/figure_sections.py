@@ -45,7 +45,7 @@ def training_section(runs: Sequence[RunFindings]) -> Section | None:
     histories = [run.history for run in runs]
     found: list[CaptionedFigure] = []
     wanted = [("loss", "loss of the batches", [one.losses.get("loss") if one else None for one in histories], False)]
-    for metric in (metric for metric in TRAINING_METRICS if metric != "H-AP" or len(runs[0].source.levels) > 1):
+    for metric in (metric for metric in TRAINING_METRICS if metric != "H-AP" or len(runs[0].data.levels) > 1):
         logged = [one.metrics.get(metric) if one else None for one in histories]
         wanted.append((metric, f"{metric} of the test images", logged, True))
     for number, (label, title, curves, percent) in enumerate(wanted):
@@ -54,10 +54,10 @@ def training_section(runs: Sequence[RunFindings]) -> Section | None:
             found.append(CaptionedFigure(figures.over_epochs(f"training{number}", title, label, series, percent=percent)))
     if not found:
         return None
-    losses = {run.source.recipe.get("loss", {}).get("name", "") for run in runs if run.source.recipe is not None}
+    losses = {run.data.origin.recipe.get("loss", {}).get("name", "") for run in runs if run.data.origin.recipe is not None}
     about = ["The runs minimize different losses, whose values are not comparable."] if len(losses) > 1 else []
     for run in (run for run in runs if run.history is None):
-        why = "was not trained" if run.source.frozen else "has no record of its training"
+        why = "was not trained" if run.data.origin.frozen else "has no record of its training"
         about.append(f"{run.name} {why}, so it has no curves.")
     legend = tuple(entry for entry, history in zip(_run_legend(runs), histories, strict=False) if history is not None)
     return Section("training", "Training", "figures.html", [FigureGroup(tuple(found), legend)], tuple(about))
@@ -65,7 +65,7 @@ def training_section(runs: Sequence[RunFindings]) -> Section | None:
 
 def levels_section(runs: Sequence[RunFindings]) -> Section | None:
     """AP by level as bars; None with only one level."""
-    if len(runs[0].source.levels) < 2:
+    if len(runs[0].data.levels) < 2:
         return None
     found = [precision_by_level(run.report) for run in runs]
     svg = figures.bars(
@@ -81,7 +81,7 @@ def levels_section(runs: Sequence[RunFindings]) -> Section | None:
 
 def curves_section(runs: Sequence[RunFindings]) -> Section:
     """Precision against recall at each level, and H-P against H-R."""
-    levels = runs[0].source.levels
+    levels = runs[0].data.levels
     found = []
     for number, level in enumerate(levels):
         series = [figures.Series(run.precision.recall, run.precision.precision[level]) for run in runs]
@@ -102,8 +102,8 @@ def curves_section(runs: Sequence[RunFindings]) -> Section:
 
 def scores_section(runs: Sequence[RunFindings]) -> Section | None:
     """Score distributions of positives at each level and of negatives; None for a single image, which has no pairs."""
-    source = runs[0].source
-    names = level_names(source.levels)
+    data = runs[0].data
+    names = level_names(data.levels)
     spread = np.concatenate([np.flatnonzero(run.scores.counts.sum(0)) for run in runs])
     if not len(spread):
         return None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.explorer.findings.training_run import read_log
 from suprank.explorer.report.table_sections import recipe_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from suprank.evaluation.provenance import Provenance
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 READING = "Interpolation, precision"
 NOT_COMPARABLE = ("Backbone", "Image size", "Resize", READING)
@@ -41,10 +42,10 @@ class Header:
     columns: tuple[Column, ...] = ()
 
 
-def header(sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -> Header:
-    """The header of one or two sources; `further` facts are added to those of the data."""
+def header(sources: Sequence[RetrievalData], further: Sequence[tuple[str, str]] = ()) -> Header:
+    """The header of one or two; `further` facts are added to those of the data."""
     facts = [*data_facts(sources[0]), *further]
-    models = [model_facts(source) for source in sources]
+    models = [model_facts(data) for data in sources]
     if len(sources) == 1:
         return Header((*facts, *models[0].items()))
     columns = []
@@ -56,31 +57,31 @@ def header(sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -
     return Header(tuple(facts), tuple(columns))
 
 
-def data_facts(source: Source) -> list[tuple[str, str]]:
+def data_facts(data: RetrievalData) -> list[tuple[str, str]]:
     """Name of the data, numbers of images and classes."""
-    queries, items = len(source.queries), len(source.gallery)
-    ranked = f"{items:,} images, each a query" if source.against_each_other else f"{queries:,} queries, {items:,} items"
+    queries, items = len(data.queries), len(data.items)
+    ranked = f"{items:,} images, each a query" if data.gallery is None else f"{queries:,} queries, {items:,} items"
     classes = ", ".join(
         f"{len(np.unique(column[column >= 0])):,} {level}"
-        for level, column in zip(source.levels, source.gallery.labels.T, strict=True)
+        for level, column in zip(data.levels, data.items.labels.T, strict=True)
     )
     facts = [("Test images", ranked), ("Classes", classes)]
-    data = (source.recipe or {}).get("data", {})
-    manifest = data.get("tests", {}).get(source.test) or data.get("manifest")
+    recipe = (data.origin.recipe or {}).get("data", {})
+    manifest = recipe.get("tests", {}).get(data.origin.test) or recipe.get("manifest")
     return [("Data", recipe_value(manifest)), *facts] if manifest else facts
 
 
-def model_facts(source: Source) -> dict[str, str]:
+def model_facts(data: RetrievalData) -> dict[str, str]:
     """The network, how it read the images, and its training, as far as they are known."""
-    recipe = source.recipe or {}
-    facts = _network_facts(source.provenance) if source.provenance is not None else _recipe_facts(recipe)
-    facts["Dimensions"] = f"{source.gallery.dim:,}"
-    if source.frozen:
+    recipe = data.origin.recipe or {}
+    facts = _network_facts(data.origin.made_by) if data.origin.made_by is not None else _recipe_facts(recipe)
+    facts["Dimensions"] = f"{data.items.embeddings.dim:,}"
+    if data.origin.frozen:
         return facts | {"Loss": NOT_TRAINED, "Epochs": "0", "Trained": "–"}
     for title, table, entry in (("Loss", "loss", "name"), ("Epochs", "run", "epochs")):
         if entry in recipe.get(table, {}):
             facts[title] = recipe_value(recipe[table][entry])
-    date = _training_date(source)
+    date = _training_date(data)
     return facts | {"Trained": date} if date else facts
 
 
@@ -117,7 +118,7 @@ def _resize(pixels: int, squash: bool) -> str:
     return f"{'both sides' if squash else 'short side'} to {pixels}" if pixels else "none"
 
 
-def _training_date(source: Source) -> str | None:
+def _training_date(data: RetrievalData) -> str | None:
     """The day (UTC) of the last logged line; today's date would make every page different."""
-    times = [line["time"] for line in source.metrics_log or () if isinstance(line.get("time"), int | float)]
+    times = [line["time"] for line in read_log(data) if isinstance(line.get("time"), int | float)]
     return datetime.fromtimestamp(max(times), UTC).strftime("%Y-%m-%d") if times else None

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.findings.class_means import ClassMap
     from suprank.explorer.findings.collect import RunFindings
     from suprank.explorer.report.page import Thumbnails
-    from suprank.explorer.source import Source
 
 WIDTH, HEIGHT, MARGIN = 1000, 640, 24  # units of the SVG
 LISTED = len(CLASSES) * len(SHAPES) - 1  # groups with their own color and shape; the others share the last one
@@ -82,7 +82,7 @@ class _RunMap(NamedTuple):
     """A run that has a map, and the positions of its classes in the drawing by name."""
 
     name: str
-    source: Source
+    data: RetrievalData
     map: ClassMap
     positions: dict[str, NDArray[np.float64]]
 
@@ -94,13 +94,13 @@ class _Class:
     path: str
     group: str
     count: int
-    source: Source
+    data: RetrievalData
     row: int  # of its typical image
 
 
 def map_section(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Section | None:
     """A map of the classes for each run; a class has the same mark on all. None if there is no map."""
-    maps = [_run_map(run.name, run.source, run.map) for run in runs if run.map is not None]
+    maps = [_run_map(run.name, run.data, run.map) for run in runs if run.map is not None]
     if not maps:
         return None
     classes = _classes(maps)
@@ -117,19 +117,19 @@ def map_section(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Section 
     return Section("map", "Map of the classes", "map.html", content, _about(maps, without), "Map")
 
 
-def _run_map(name: str, source: Source, found: ClassMap) -> _RunMap:
-    names = source.names[source.levels[0]]
-    return _RunMap(name, source, found, dict(zip([names[one] for one in found.labels], _fit(found.positions), strict=True)))
+def _run_map(name: str, data: RetrievalData, found: ClassMap) -> _RunMap:
+    names = data.names[data.levels[0]]
+    return _RunMap(name, data, found, dict(zip([names[one] for one in found.labels], _fit(found.positions), strict=True)))
 
 
 def _about(maps: Sequence[_RunMap], without: int) -> tuple[str, ...]:
-    first, levels = maps[0].map, maps[0].source.levels
+    first, levels = maps[0].map, maps[0].data.levels
     grouping = f", colored by {levels[-1]}" if len(levels) > 1 else ""
     method = "Similar classes are close to each other; the axes and large distances mean nothing (t-SNE)."
     components = "The axes are the two principal components."
     shown, total = len(first.positions), first.total_classes
     which = f"all {total:,} classes" if shown == total else f"the {shown:,} classes with the most images, of {total:,}"
-    more = "" if shown == total else " The option --map-classes shows more."
+    more = "" if shown == total else " More are shown with a larger map_classes."
     about = [
         f"Each mark is the mean embedding of one {levels[0]}{grouping}. {method if first.method == 't-SNE' else components} "
         f"The map shows {which}.{more}"
@@ -154,14 +154,14 @@ def _about(maps: Sequence[_RunMap], without: int) -> tuple[str, ...]:
 def _classes(maps: Sequence[_RunMap]) -> dict[str, _Class]:
     """The classes on the maps by name; what is said of a class is what the first run with it says."""
     classes: dict[str, _Class] = {}
-    for _, source, found, positions in maps:
-        several, coarse = len(source.levels) > 1, source.names[source.levels[-1]]
+    for _, data, found, positions in maps:
+        several, coarse = len(data.levels) > 1, data.names[data.levels[-1]]
         numbers = (found.coarse, found.images, found.typical_rows)
         for name, parent, count, row in zip(positions, *(one.tolist() for one in numbers), strict=True):
             if name not in classes:
-                path = label_path(source, source.gallery, row, 1) if several else ""
+                path = label_path(data, data.items, row, 1) if several else ""
                 group = (coarse[parent] if parent >= 0 else "no label") if several else ""
-                classes[name] = _Class(path, group, count, source, row)
+                classes[name] = _Class(path, group, count, data, row)
     return classes
 
 
@@ -187,13 +187,13 @@ def _choose_images(classes: dict[str, _Class], maps: Sequence[_RunMap], data: di
     columns = [data["classes"]["image"], *(entry["images"]["image"] for entry in data["runs"])]
     columns[0].extend([None] * len(classes))
     found = list(enumerate(classes.values()))
-    wanted = [[(0, place, one.source, one.row) for place, one in sorted(found, key=lambda pair: -pair[1].count)]]
+    wanted = [[(0, place, one.data, one.row) for place, one in sorted(found, key=lambda pair: -pair[1].count)]]
     for number, one in enumerate(maps, start=1):
         columns[number].extend([None] * len(one.map.image_rows))
-        wanted.append([(number, place, one.source, row) for place, row in enumerate(one.map.image_rows.tolist())])
+        wanted.append([(number, place, one.data, row) for place, row in enumerate(one.map.image_rows.tolist())])
     without = 0
-    for column, place, source, row in filter(None, chain.from_iterable(zip_longest(*wanted))):
-        image = thumbnails.get(source.gallery, row, needed=False)
+    for column, place, own, row in filter(None, chain.from_iterable(zip_longest(*wanted))):
+        image = thumbnails.get(own.items, row, needed=False)
         columns[column][place] = image.number if image is not None and image.uri else None
         without += column == 0 and image is None
     return without
@@ -204,11 +204,11 @@ def _data(classes: dict[str, _Class], groups: dict[str, int], maps: Sequence[_Ru
     paths = {path: number for number, path in enumerate(dict.fromkeys(one.path for one in classes.values()))}
     numbers = {name: number for number, name in enumerate(classes)}
     runs = []
-    for _, source, found, positions in maps:
-        labels = source.gallery.labels[found.image_rows, 0].tolist()
+    for _, data, found, positions in maps:
+        labels = data.items.labels[found.image_rows, 0].tolist()
         single = {
             **_columns(list(_fit(found.image_positions, found.positions))),
-            "class": [numbers[source.names[source.levels[0]][label]] for label in labels],
+            "class": [numbers[data.names[data.levels[0]][label]] for label in labels],
             "image": [],
         }
         runs.append({"classes": _columns([positions.get(name) for name in classes]), "images": single})

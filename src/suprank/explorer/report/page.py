@@ -23,13 +23,13 @@ from PIL import Image
 
 from suprank import __version__
 from suprank.explorer.colors import CLASSES, PAGE, level_style
+from suprank.explorer.images import read_picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from suprank.explorer.images import Images
+    from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.explorer.report.header import Header
-    from suprank.explorer.source import Source
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ class Thumbnails:
         """Take these characters of the page out of the budget, for something else than an image."""
         self._budget_left -= characters
 
-    def get(self, images: Images, row: int, *, needed: bool = True) -> Thumbnail | None:
+    def get(self, images: Items, row: int, *, needed: bool = True) -> Thumbnail | None:
         """The image of a row, embedded on the first call."""
         table = images.manifest.table
-        key = (images.path(row), str(table["box"][row].as_py()) if "box" in table.column_names else "")
+        key = (images.manifest.paths[row].as_py(), str(table["box"][row].as_py()) if "box" in table.column_names else "")
         if key not in self._images:
             if not needed and self._budget_left <= 0:
                 return None
@@ -190,9 +190,9 @@ def public_path(path: str) -> str:
     return PurePath(path).name if PurePath(path).is_absolute() else path
 
 
-def _thumbnail(images: Images, row: int, number: int) -> Thumbnail:
-    path = public_path(images.path(row))
-    picture = images.picture(row, min_short_side=SIDE)
+def _thumbnail(images: Items, row: int, number: int) -> Thumbnail:
+    path = public_path(images.manifest.paths[row].as_py())
+    picture = read_picture(images, row, min_short_side=SIDE)
     if not isinstance(picture, Image.Image):
         return Thumbnail(number, SIDE, SIDE, None, path)
     small = picture.convert("RGB")
@@ -209,12 +209,12 @@ def _compress(picture: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def label_name(source: Source, images: Images, row: int, level: int = 0) -> str:
+def label_name(data: RetrievalData, images: Items, row: int, level: int = 0) -> str:
     """Name of the image's label at a level."""
-    label = int(images.labels[row, level]) if source.levels else -1
-    return source.names[source.levels[level]][label] if label >= 0 else "no label"
+    label = int(images.labels[row, level]) if data.levels else -1
+    return data.names[data.levels[level]][label] if label >= 0 else "no label"
 
 
-def label_path(source: Source, images: Images, row: int, first: int = 0) -> str:
+def label_path(data: RetrievalData, images: Items, row: int, first: int = 0) -> str:
     """The image's labels from level `first` (0: the finest) to the coarsest."""
-    return " · ".join(label_name(source, images, row, level) for level in range(first, len(source.levels)))
+    return " · ".join(label_name(data, images, row, level) for level in range(first, len(data.levels)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation import Report, ReportComparison
     from suprank.evaluation.report_comparison import MetricComparison
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 
 class Cell(NamedTuple):
@@ -103,21 +103,21 @@ class RecipeRow:
     differs: bool
 
 
-def recipe_section(sources: Sequence[Source]) -> Section | None:
-    """The recipes and their differences, collapsed; None if no source has one."""
-    trained = [(number, source) for number, source in enumerate(sources) if source.recipe is not None]
+def recipe_section(sources: Sequence[RetrievalData]) -> Section | None:
+    """The recipes and their differences, collapsed; None if none has one."""
+    trained = [(number, data) for number, data in enumerate(sources) if data.origin.recipe is not None]
     if not trained:
         return None
-    rows = recipe_rows([source.recipe or {} for _, source in trained])
+    rows = recipe_rows([data.origin.recipe or {} for _, data in trained])
     without = tuple(
-        f"{source.name} is the backbone before training, so it has no recipe of its own."
-        if source.frozen
-        else f"{source.name} is a folder of embeddings, which has no recipe."
-        for source in sources
-        if source.recipe is None
+        f"{data.name} is the backbone before training, so it has no recipe of its own."
+        if data.origin.frozen
+        else f"{data.name} is a folder of embeddings, which has no recipe."
+        for data in sources
+        if data.origin.recipe is None
     )
     content = {
-        "columns": [(number, source.name) for number, source in trained],
+        "columns": [(number, data.name) for number, data in trained],
         "all": rows,
         "different": [row for row in rows if row.differs],
     }

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from suprank.evaluation import Report, ReportComparison
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 
 def verdict_section(
-    sources: Sequence[Source],
+    sources: Sequence[RetrievalData],
     reports: Sequence[Report],
     comparison: ReportComparison | None = None,
     *,
@@ -65,11 +65,11 @@ def paragraphs(text: str) -> tuple[str, ...]:
     return tuple("\n".join(lines) for lines in found if lines)
 
 
-def chance_of_first(source: Source) -> dict[str, float]:
+def chance_of_first(data: RetrievalData) -> dict[str, float]:
     """R@1 of a random order at each level, over the queries that share their class with an item; NaN without such queries."""
-    own = np.array([len(source.self_rows(query)) for query in range(len(source.queries))])
+    own = np.array([len(data.self_rows(query)) for query in range(len(data.queries))])
     chances = {}
-    for level, queries, items in zip(source.levels, source.queries.labels.T, source.gallery.labels.T, strict=True):
+    for level, queries, items in zip(data.levels, data.queries.labels.T, data.items.labels.T, strict=True):
         sizes = np.bincount(items[items >= 0], minlength=int(queries.max(initial=0)) + 1)
         positives = np.where(queries >= 0, sizes[queries] - own, 0)
         found = positives > 0
@@ -77,9 +77,9 @@ def chance_of_first(source: Source) -> dict[str, float]:
     return chances
 
 
-def sample_sentence(source: Source, report: Report) -> str:
+def sample_sentence(data: RetrievalData, report: Report) -> str:
     """How many images and queries the numbers come from, and which queries are left out."""
-    if source.against_each_other:
+    if data.gallery is None:
         ranked = f"Measured on {pluralize(report.n_queries, 'test image')}, each a query against all others"
     else:
         ranked = f"Measured on {pluralize(report.n_queries, 'query', 'queries')} against {pluralize(report.n_items, 'item')}"

@@ -1,6 +1,6 @@
 """A local web page to explore what a model retrieves."""
 
-from suprank.explorer.web.app import create_app, serve
+from suprank.explorer.web.app import create_app
 from suprank.explorer.web.explorer import Explorer
 from suprank.explorer.web.ids import ImageId, Node
 from suprank.explorer.web.searching import ExplorerRun, Filters
@@ -12,5 +12,4 @@ __all__ = [
     "ImageId",
     "Node",
     "create_app",
-    "serve",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from anyio.to_thread import run_sync
@@ -13,6 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 from suprank.data.images import BrokenImage
+from suprank.explorer.images import read_picture
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
 from suprank.explorer.web.ids import ImageId
@@ -26,16 +25,12 @@ from suprank.explorer.web.uploads import Uploads
 from suprank.files.tables import MalformedError
 from suprank.web.pages import page_offset
 from suprank.web.security import HEADERS, SecurityMiddleware
-from suprank.web.serving import bind_socket, make_server, server_url
 from suprank.web.thumbnails import data_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from PIL.Image import Image
-
-    from suprank.explorer.web.searching import ExplorerRun
 
 PAGE = 48
 """Images on a page; the tree shows twice as many labels on a page."""
@@ -123,7 +118,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         images = explorer.searcher.side_images(image)
 
         def read() -> Image | None:
-            found = images.picture(image.row, min_short_side=SIDES[size])
+            found = read_picture(images, image.row, min_short_side=SIDES[size])
             return None if isinstance(found, BrokenImage) else found
 
         made = explorer.pictures.thumbnail((image, size), SIDES[size], read)
@@ -169,31 +164,9 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     return app
 
 
-def serve(
-    runs: Sequence[ExplorerRun],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    tags: Path | None = None,
-    read_only: bool = False,
-) -> None:
-    """Serve the web page of one run, or of two to compare, until Ctrl-C; its address is printed. Port 0 takes a free one.
-
-    On another host than 127.0.0.1, everyone who can reach it sees the images and can change tags and saved selections, without
-    a password; with `read_only` nobody can change them. `tags` is the file of the tags, see `Explorer`.
-    """
-    explorer = Explorer(runs, tags=tags, read_only=read_only)
-    with bind_socket(host, port) as listening:
-        listening.listen(128)
-        threading.Thread(target=explorer.measure, daemon=True).start()
-        print(f"{server_url(listening, host)}  (press Ctrl-C to stop)", flush=True)
-        with suppress(KeyboardInterrupt):
-            make_server(create_app(explorer, host=host)).run(sockets=[listening])
-
-
 def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:
     level, split = parameters.get("level") or None, parameters.get("split") or None
-    depth = len(explorer.source.levels)
+    depth = len(explorer.data.levels)
     if level is not None and level not in map(str, range(depth + 1)):
         raise HTTPException(
             400, f"level={level!r} must be a whole number from 0 to {depth}, the number of levels that a hit shares."
@@ -205,6 +178,6 @@ def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:
 def _query_metrics(explorer: Explorer, image: ImageId, run: int) -> Any:
     """The metrics of this image as a query of a run; None if it is not a query, or not measured."""
     own = explorer.searcher.counterpart(image, run)
-    if own is None or (own.side == "gallery" and not explorer.runs[run].source.against_each_other):
+    if own is None or (own.side == "gallery" and explorer.runs[run].data.gallery is not None):
         return None
     return explorer.node_metrics[run].for_query(own.row)

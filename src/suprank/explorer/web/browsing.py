@@ -18,12 +18,11 @@ from suprank.explorer.web.image_metrics import ImageMetrics, result_mask
 from suprank.explorer.web.tree import NotMeasuredError, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
 
-    from suprank.explorer.images import Images
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import Items, RetrievalData
 
 _CACHED = 16  # lists of rows, so that the next page of a list need not search again
 _STRIDE = 0.618034  # of the list, so that neighbors on a page are far apart in the manifest
@@ -65,15 +64,15 @@ class Listing:
 
 
 class Browser:
-    """Lists the images and labels of one source. Safe to call from several threads."""
+    """Lists images and labels. Safe to call from several threads."""
 
-    def __init__(self, source: Source, metrics: ImageMetrics | None = None, tags: TagFile | None = None) -> None:
-        self.source = source
-        self.sides: dict[str, Images] = {"gallery": source.gallery}
-        if not source.against_each_other:
-            self.sides = {"query": source.queries, "gallery": source.gallery}
+    def __init__(self, data: RetrievalData, metrics: ImageMetrics | None = None, tags: TagFile | None = None) -> None:
+        self.data = data
+        self.sides: dict[str, Items] = {"gallery": data.items}
+        if data.gallery is not None:
+            self.sides = {"query": data.queries, "gallery": data.items}
         self.splits = {side: list(images.manifest.splits) for side, images in self.sides.items()}
-        self._metrics, self._tags, self._tree = metrics, tags or TagFile(None), Tree(source)
+        self._metrics, self._tags, self._tree = metrics, tags or TagFile(None), Tree(data)
         self._cache: OrderedDict[Hashable, NDArray[np.int64] | None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -110,10 +109,10 @@ class Browser:
 
         Labels without an image, such as the train classes of a manifest, are left out.
         """
-        sizes = [self._tree.class_sizes(level) for level in range(len(self.source.levels))]
+        sizes = [self._tree.class_sizes(level) for level in range(len(self.data.levels))]
         found = [
             Node(level, label)
-            for level in reversed(range(len(self.source.levels)))
+            for level in reversed(range(len(self.data.levels)))
             for label in sorted(self._labels_with_text(level, text), key=lambda one, level=level: len(self._names(level)[one]))  # type: ignore[misc]
             if sizes[level][label]
         ]
@@ -171,11 +170,11 @@ class Browser:
     def _columns(self, selection: ImageSelection, run: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if self._metrics is None:
             raise NotMeasuredError("There are no metrics.")
-        return self._metrics.columns(run, selection.side, self.source.levels[selection.level])
+        return self._metrics.columns(run, selection.side, self.data.levels[selection.level])
 
-    def _rows_with_text(self, images: Images, text: str) -> NDArray[np.bool_]:
+    def _rows_with_text(self, images: Items, text: str) -> NDArray[np.bool_]:
         found = _bools(pc.match_substring(images.manifest.paths, text, ignore_case=True))
-        for level in range(len(self.source.levels)):
+        for level in range(len(self.data.levels)):
             named = self._labels_with_text(level, text)
             if named:
                 chosen = np.zeros(len(self._names(level)) + 1, bool)  # the last entry is for −1, no label
@@ -187,8 +186,8 @@ class Browser:
         names = pa.array(self._names(level), pa.string())
         return np.flatnonzero(_bools(pc.match_substring(names, text, ignore_case=True))).tolist()
 
-    def _names(self, level: int) -> tuple[str, ...]:
-        return self.source.names[self.source.levels[level]]
+    def _names(self, level: int) -> Sequence[str]:
+        return self.data.names[self.data.levels[level]]
 
 
 def _mixed_order(at: NDArray[np.int64], total: int) -> NDArray[np.int64]:

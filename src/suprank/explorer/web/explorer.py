@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from suprank.explorer.source import OWN_TEST, levels_in_both
+from suprank.evaluation.retrieval_data import OWN_TEST
+from suprank.explorer.images import list_archives
 from suprank.explorer.tags import TagFile, tag_order
 from suprank.explorer.web.browsing import Browser
 from suprank.explorer.web.image_metrics import ImageMetrics
@@ -22,7 +23,7 @@ from suprank.web.thumbnails import ThumbnailCache
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.web.searching import ExplorerRun
 
 
@@ -36,20 +37,21 @@ class Explorer:
 
     def __init__(self, runs: Sequence[ExplorerRun], *, tags: Path | None = None, read_only: bool = False) -> None:
         for run in runs:
-            run.source.require_single_labels("the explorer page")
+            run.data.require_images("the explorer page")
+            run.data.require_single_labels("the explorer page")
         self.searcher = Searcher(_with_common_levels(runs))
         self.runs = self.searcher.runs
-        self.source = self.runs[0].source
+        self.data = self.runs[0].data
         self.node_metrics = _node_metrics(self.searcher)
         self.image_metrics = ImageMetrics(self.searcher, self.node_metrics)
-        file = default_tags_file(self.source) if tags is None else tags
-        manifests = [side.manifest for side in dict.fromkeys((self.source.queries, self.source.gallery))]
+        file = default_tags_file(self.data) if tags is None else tags
+        manifests = [side.manifest for side in self.data.sides]
         self.tags = TagFile(file, initial=manifests)
         self.selections = SavedSelections(None if file is None else selections_file(file))
         self.can_change = file is not None and not read_only
-        self.browser = Browser(self.source, self.image_metrics, self.tags)
-        self.tree = Tree(self.source, self.node_metrics)
-        self.findings = tuple(LabelFindings(run.source) for run in self.runs)
+        self.browser = Browser(self.data, self.image_metrics, self.tags)
+        self.tree = Tree(self.data, self.node_metrics)
+        self.findings = tuple(LabelFindings(run.data) for run in self.runs)
         self.pictures = ThumbnailCache()
         # In addresses of pictures: a browser may have cached those of another run on this port.
         self.version = secrets.token_hex(4)
@@ -68,8 +70,8 @@ class Explorer:
         Before that, the archives of the pictures are listed, for the first page.
         """
         for run in self.searcher.runs:
-            for images in (run.source.gallery, run.source.queries):
-                images.list_archives()
+            for images in reversed(run.data.sides):
+                list_archives(images)
         for metrics in self.node_metrics:
             metrics.measure()
         for findings in self.findings:
@@ -78,19 +80,21 @@ class Explorer:
 
 def _node_metrics(searcher: Searcher) -> tuple[NodeMetrics, ...]:
     """The metrics of each run; if only some queries are measured, of the same images in both, so that the runs compare."""
-    first, *others = (NodeMetrics(run.source) for run in searcher.runs)
+    first, *others = (NodeMetrics(run.data) for run in searcher.runs)
     if others and first.sampled:
         rows = searcher.counterpart_rows("query", 1)[first.rows]
         if (rows >= 0).any():
-            others = [NodeMetrics(others[0].source, rows=rows[rows >= 0])]
+            others = [NodeMetrics(others[0].data, rows=rows[rows >= 0])]
     return first, *others
 
 
-def default_tags_file(source: Source) -> Path | None:
-    """`tags.csv` in the folder of a run or of embeddings, `tags-NAME.csv` for another test set; None without a folder."""
-    if source.folder is None:
-        return None
-    return source.folder / ("tags.csv" if source.test == OWN_TEST else f"tags-{quote(source.test, safe='')}.csv")
+def default_tags_file(data: RetrievalData) -> Path | None:
+    """`tags.csv` in the folder of a run or of embeddings, `tags-NAME.csv` for another test set, `NAME.tags.csv` beside a file;
+    None for what is in neither."""
+    place, test = data.origin.place, data.origin.test
+    if place is None or place.is_file():
+        return place and place.with_suffix(".tags.csv")
+    return place / ("tags.csv" if test == OWN_TEST else f"tags-{quote(test, safe='')}.csv")
 
 
 def selections_file(tags: Path) -> Path:
@@ -108,8 +112,8 @@ def _with_common_levels(runs: Sequence[ExplorerRun]) -> list[ExplorerRun]:
     if len(runs) != 2:
         return list(runs)
     one, other = runs
-    common = levels_in_both(one.source, other.source)
+    common = one.data.common_levels(other.data)
     return [
-        replace(one, source=one.source.with_levels(common or one.source.levels)),
-        replace(other, source=other.source.with_levels(common)),
+        replace(one, data=one.data.at_levels(common or one.data.levels)),
+        replace(other, data=other.data.at_levels(common)),
     ]

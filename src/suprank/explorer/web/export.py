@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suprank.explorer.manifests import box_text, join_manifests
+from suprank.data.manifest import box_text
 from suprank.explorer.tags import SEPARATOR, TAGS, tag_order
 from suprank.explorer.web.image_metrics import result_of
 from suprank.files.spreadsheets import safe_row
@@ -38,8 +38,8 @@ def selection_csv(explorer: Explorer, selection: ImageSelection) -> Iterator[byt
     """
     rows = explorer.browser.rows(selection)
     images = explorer.browser.sides[selection.side]
-    levels, runs = explorer.source.levels, explorer.runs
-    named = [f" {run.source.name}" if len(runs) > 1 else "" for run in runs]
+    levels, runs = explorer.data.levels, explorer.runs
+    named = [f" {run.data.name}" if len(runs) > 1 else "" for run in runs]
     metrics: dict[str, tuple[NDArray[np.float64], Callable[[float], str]]] = {}
     for level in levels:
         for run, suffix in enumerate(named):
@@ -75,8 +75,8 @@ def selection_csv(explorer: Explorer, selection: ImageSelection) -> Iterator[byt
 
 def tagged_manifest(explorer: Explorer) -> Manifest:
     """The manifest of the first run, queries and gallery, with a column `tags`."""
-    queries, gallery = (explorer.tags.add_column(side.manifest) for side in (explorer.source.queries, explorer.source.gallery))
-    manifest = _with_more_tags(gallery, queries) if _begins_with(gallery, queries) else join_manifests([queries, gallery])
+    queries, gallery = (explorer.tags.add_column(side.manifest) for side in (explorer.data.queries, explorer.data.items))
+    manifest = _with_more_tags(gallery, queries) if _begins_with(gallery, queries) else queries.join(gallery)
     if _OF_EMBEDDING in manifest.table.column_names:
         manifest = type(manifest)(manifest.table.drop_columns([_OF_EMBEDDING]), manifest.root, manifest.levels)
     return manifest

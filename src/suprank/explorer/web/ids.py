@@ -7,14 +7,13 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-
-from suprank.explorer.manifests import path_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from suprank.explorer.images import Images
+    from suprank.evaluation.retrieval_data import Items
 
 
 RUNS = "ab"
@@ -70,7 +69,7 @@ class ImageMatching:
     It is computed on first use: for two runs of a million images this takes a second, less if both have the same rows.
     """
 
-    def __init__(self, one: Images, other: Images) -> None:
+    def __init__(self, one: Items, other: Items) -> None:
         self._one, self._other = one, other
         self._rows: NDArray[np.int64] | None = None
         self._same: bool | None = None
@@ -78,7 +77,7 @@ class ImageMatching:
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows in the other run; −1 if it does not have the image."""
         if self._same is None:
-            ours, theirs = path_keys(self._one.manifest), path_keys(self._other.manifest)
+            ours, theirs = (pa.array(one.manifest.keys, pa.string()) for one in (self._one, self._other))
             if not ours.equals(theirs):
                 self._rows = np.asarray(pc.fill_null(pc.index_in(ours, value_set=theirs), -1), np.int64)
             self._same = self._rows is None

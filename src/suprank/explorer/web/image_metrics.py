@@ -43,10 +43,10 @@ class ImageMetrics:
     def columns(self, run: int, side: str, level: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """AP and R@1 of every image of a side of the first run, NaN where unmeasured; `NotMeasuredError` if it is too early."""
         metrics = self._node_metrics[run]
-        levels = metrics.source.levels
+        levels = metrics.data.levels
         ap, r1 = metrics.per_query(levels.index(level) if level in levels else 0)
         rows = self._searcher.counterpart_rows(side, run)
-        if (side == "query") == metrics.source.against_each_other or level not in levels:
+        if (side == "query") == (metrics.data.gallery is None) or level not in levels:
             rows = np.full_like(rows, -1)
         return np.append(ap, np.nan)[rows], np.append(r1, np.nan)[rows]
 

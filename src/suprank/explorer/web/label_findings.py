@@ -23,7 +23,7 @@ from suprank.explorer.web.tree import MAX_PAIRS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 BORDER_PAIRS = 8_000_000
 """Image-item pairs that are compared for the border of one label: a tenth of a second."""
@@ -55,16 +55,16 @@ class BorderSample(NamedTuple):
 
 
 class LabelFindings:
-    """Finds them for any label of a source, and computes what several labels need only once. Safe to call from several threads.
+    """Finds them for any label, and computes what several labels need only once. Safe to call from several threads.
 
     The first items of the queries take a search of the whole collection, so `measure` runs in the background. With more than
     `max_pairs` query-item pairs, a random sample of the queries is searched.
     """
 
-    def __init__(self, source: Source, *, max_pairs: int = MAX_PAIRS) -> None:
-        self.source = source
-        self.done = not source.levels
-        self.problem = "" if source.levels else "the images have no labels"
+    def __init__(self, data: RetrievalData, *, max_pairs: int = MAX_PAIRS) -> None:
+        self.data = data
+        self.done = not data.levels
+        self.problem = "" if data.levels else "the images have no labels"
         self.nearest: NearestItems | None = None
         self._max_pairs = max_pairs
         self._lock = threading.Lock()
@@ -77,11 +77,11 @@ class LabelFindings:
         if self.done:
             return
         try:
-            for level in range(len(self.source.levels)):
+            for level in range(len(self.data.levels)):
                 self.class_means(level)
-            self.nearest = nearest_items(self.source, pairs=self._max_pairs)
+            self.nearest = nearest_items(self.data, pairs=self._max_pairs)
         except Exception as error:  # in a background thread: otherwise nobody would see it, and the page would wait forever
-            _log.warning("the confusions of %s cannot be counted: %s", self.source.name, error)
+            _log.warning("the confusions of %s cannot be counted: %s", self.data.name, error)
             self.problem = str(error)
         self.done = True
 
@@ -91,14 +91,14 @@ class LabelFindings:
             return None
         with self._lock:
             if level not in self._confusions:
-                self._confusions[level] = count_confusions(self.source, self.nearest, level)
+                self._confusions[level] = count_confusions(self.data, self.nearest, level)
             return self._confusions[level]
 
     def class_means(self, level: int) -> ClassMeans:
         """The means of the labels of a level."""
         with self._lock:
             if level not in self._means:
-                gallery, number = self.source.gallery, len(self.source.names[self.source.levels[level]])
+                gallery, number = self.data.items, len(self.data.names[self.data.levels[level]])
                 means, typical = unit_means(gallery, gallery.labels[:, level], number)
                 self._means[level] = ClassMeans(means.astype(np.float32), typical)
             return self._means[level]
@@ -120,14 +120,14 @@ class LabelFindings:
             if key in self._borders:
                 self._borders.move_to_end(key)
                 return self._borders[key]
-        rows = np.flatnonzero(self.source.queries.labels[:, level] == label)
-        most = max(BORDER_IMAGES, BORDER_PAIRS // max(len(self.source.gallery), 1))
+        rows = np.flatnonzero(self.data.queries.labels[:, level] == label)
+        most = max(BORDER_IMAGES, BORDER_PAIRS // max(len(self.data.items), 1))
         chosen, mistaken = rows, 0
         if len(rows) > most:
             wrong = _spaced(np.intersect1d(rows, self._mistaken_queries(level)), most)
             chosen = np.concatenate([wrong, _spaced(np.setdiff1d(rows, wrong), most - len(wrong))])
             mistaken = len(wrong)
-        sample = BorderSample(measure_border(self.source, chosen, level), len(rows), mistaken)
+        sample = BorderSample(measure_border(self.data, chosen, level), len(rows), mistaken)
         with self._lock:
             self._borders[key] = sample
             while len(self._borders) > _CACHED:
@@ -139,7 +139,7 @@ class LabelFindings:
         if self.nearest is None:
             return np.empty(0, np.int64)
         queries, items = (part[self.nearest.items >= 0] for part in (self.nearest.queries, self.nearest.items))
-        return queries[self.source.queries.labels[queries, level] != self.source.gallery.labels[items, level]]
+        return queries[self.data.queries.labels[queries, level] != self.data.items.labels[items, level]]
 
 
 def _spaced(rows: NDArray[np.int64], number: int) -> NDArray[np.int64]:

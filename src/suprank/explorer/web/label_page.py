@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from numpy.typing import NDArray
 
+    from suprank.evaluation.retrieval_data import Items
     from suprank.explorer.findings.confusions import Border, Confusions
-    from suprank.explorer.images import Images
     from suprank.explorer.web.explorer import Explorer
     from suprank.explorer.web.pages import Pages
 
@@ -95,19 +95,19 @@ class RunView:
 
     def __init__(self, explorer: Explorer, run: int, node: Node) -> None:
         self.explorer, self.run, self.level = explorer, run, node.level
-        self.source, self.findings = explorer.runs[run].source, explorer.findings[run]
+        self.data, self.findings = explorer.runs[run].data, explorer.findings[run]
         # Once and in this order, since the search may end while a page is rendered.
         self.searching, self.nearest = not self.findings.done, self.findings.nearest
         self.label = self._number(node)
-        self.queries = self._count(self.source.queries)
-        self.gallery_images = self._count(self.source.gallery)
+        self.queries = self._count(self.data.queries)
+        self.gallery_images = self._count(self.data.items)
 
-    def _count(self, images: Images) -> int:
+    def _count(self, images: Items) -> int:
         return 0 if self.label is None else int((images.labels[:, self.level] == self.label).sum())
 
     def _number(self, node: Node) -> int | None:
-        level = self.explorer.source.levels[node.level]
-        names = self.source.names[level] if level in self.source.levels else ()
+        level = self.explorer.data.levels[node.level]
+        names = self.data.names[level] if level in self.data.levels else ()
         name = self.explorer.tree.name(node)
         return names.index(name) if name in names else None
 
@@ -128,7 +128,7 @@ class RunView:
     @property
     def alone(self) -> bool:
         """Whether the gallery has no other image of the label, so that its queries have nothing to find."""
-        return self.gallery_images <= int(self.source.against_each_other)
+        return self.gallery_images <= int(self.data.gallery is None)
 
     @cached_property
     def found_instead(self) -> ConfusionTable:
@@ -154,7 +154,7 @@ class RunView:
         rows = []
         for at in chosen[:SHOWN]:
             label, found, count = (int(part[at]) for part in (confusions.labels, confusions.found, confusions.counts))
-            place = confused_queries(self.source, nearest, label, found, self.level)[0]
+            place = confused_queries(self.data, nearest, label, found, self.level)[0]
             query, item, score = nearest.queries[place], nearest.items[place], nearest.scores[place]
             rows.append(
                 ConfusionView(
@@ -163,22 +163,22 @@ class RunView:
                     int(confusions.queries[label]),
                     self._query(query),
                     self._item(query, item, score),
-                    bool(self._gallery_sizes[label] <= int(self.source.against_each_other)),
+                    bool(self._gallery_sizes[label] <= int(self.data.gallery is None)),
                 )
             )
         return ConfusionTable(tuple(rows), len(chosen), int(confusions.counts[chosen].sum()))
 
     @cached_property
     def _gallery_sizes(self) -> NDArray[np.int64]:
-        labels = self.source.gallery.labels[:, self.level]
-        return np.bincount(labels[labels >= 0], minlength=len(self.source.names[self.source.levels[self.level]]))
+        labels = self.data.items.labels[:, self.level]
+        return np.bincount(labels[labels >= 0], minlength=len(self.data.names[self.data.levels[self.level]]))
 
     @cached_property
     def nearest_classes(self) -> list[NearestClassView]:
         """The classes of the same level whose mean embedding is closest."""
         if self.label is None or self.typical is None:
             return []
-        labels, typical = self.source.gallery.labels, self.findings.class_means(self.level).typical_rows
+        labels, typical = self.data.items.labels, self.findings.class_means(self.level).typical_rows
         views = []
         for label, score in self.findings.nearest_classes(self.level, self.label, SHOWN):
             row = int(typical[label])
@@ -215,24 +215,24 @@ class RunView:
                 self._query(border.queries[at]),
                 self._item(border.queries[at], border.own_items[at], border.own_scores[at]),
                 self._item(border.queries[at], border.other_items[at], border.other_scores[at]),
-                self._label_view(int(self.source.gallery.labels[border.other_items[at], self.level])),
+                self._label_view(int(self.data.items.labels[border.other_items[at], self.level])),
             )
             for at in places
         )
 
     def _query(self, row: int) -> ImageId:
-        return ImageId(self.run, "gallery" if self.source.against_each_other else "query", int(row))
+        return ImageId(self.run, "gallery" if self.data.gallery is None else "query", int(row))
 
     def _item(self, query: int, row: int, score: float) -> ItemView:
-        own = self.source.queries.labels[query]
-        level = None if own[-1] < 0 else int(shared_levels(own, self.source.gallery.labels[row]))
+        own = self.data.queries.labels[query]
+        level = None if own[-1] < 0 else int(shared_levels(own, self.data.items.labels[row]))
         return ItemView(ImageId(self.run, "gallery", int(row)), level, float(score))
 
     def _label_view(self, label: int) -> LabelView:
         """A label of this run, by its name in the first run; −1 is no label."""
         if label < 0:
             return LabelView(None, None)
-        name = self.source.names[self.source.levels[self.level]][label]
+        name = self.data.names[self.data.levels[self.level]][label]
         if self.run == 0:
             return LabelView(name, Node(self.level, label))
         names = self.explorer.tree.names(self.level)
@@ -269,5 +269,5 @@ def add_label_routes(app: FastAPI, explorer: Explorer, pages: Pages) -> None:
         node = Node.parse(request.query_params.get("node", ""))
         if node is None or not explorer.tree.has(node):
             raise HTTPException(404, "There is no such label.")
-        here = explorer.source.levels[node.level]
+        here = explorer.data.levels[node.level]
         return pages.render("label.html", node=node, here=here, views=label_views(explorer, node), shown=SHOWN)

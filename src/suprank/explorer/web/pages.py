@@ -27,15 +27,15 @@ class Pages:
 
     def __init__(self, explorer: Explorer) -> None:
         self._environment = template_environment("suprank.explorer.web")
-        source = explorer.source
+        data = explorer.data
         self._environment.filters.update(percent=percent, duration=duration)
         self._environment.globals.update(
             explorer=explorer,
-            source=source,
+            data=data,
             tree=explorer.tree,
-            level_names=level_names(source.levels),
+            level_names=level_names(data.levels),
             labels=lambda image: _labels(explorer, image),
-            path=lambda image: explorer.searcher.side_images(image).path(image.row),
+            path=lambda image: _path(explorer, image),
             split=lambda image: explorer.searcher.side_images(image).manifest.table["split"][image.row].as_py(),
             title=lambda image: _title(explorer, image),
             most_bytes=MAX_BYTES,
@@ -48,7 +48,7 @@ class Pages:
         )
         folder = files("suprank.explorer.web")
         own = [(folder / name).read_text(encoding="utf-8") for name in ("page.css", "label.css", "upload.css")]
-        self.style = "\n".join((stylesheet(), *own, level_style(len(source.levels))))
+        self.style = "\n".join((stylesheet(), *own, level_style(len(data.levels))))
         self.script = "\n".join((folder / name).read_text(encoding="utf-8") for name in ("script.js", "upload.js"))
 
     def render(self, template: str, **values: Any) -> str:
@@ -70,16 +70,21 @@ def duration(seconds: float) -> str:
 
 def _labels(explorer: Explorer, image: ImageId) -> list[tuple[str, str]]:
     """Level and name of each of an image's labels, coarsest first."""
-    source = explorer.runs[image.run].source
+    data = explorer.runs[image.run].data
     own = explorer.searcher.side_images(image).labels[image.row]
-    pairs = [(level, source.names[level][label]) for level, label in zip(source.levels, own, strict=True) if label >= 0]
+    pairs = [(level, data.names[level][label]) for level, label in zip(data.levels, own, strict=True) if label >= 0]
     return pairs[::-1]
+
+
+def _path(explorer: Explorer, image: ImageId) -> str:
+    path: str = explorer.searcher.side_images(image).manifest.paths[image.row].as_py()
+    return path
 
 
 def _title(explorer: Explorer, image: ImageId) -> str:
     """The title of an image: its finest label, or else its file name."""
     named = _labels(explorer, image)
-    return named[-1][1] if named else explorer.searcher.side_images(image).path(image.row).rpartition("/")[2]
+    return named[-1][1] if named else _path(explorer, image).rpartition("/")[2]
 
 
 def _tags(explorer: Explorer, image: ImageId) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ def _known_tags(explorer: Explorer) -> list[str]:
 
 def _order_name(explorer: Explorer, order: str, level: int) -> str:
     """An order of images in words."""
-    names = [run.source.name for run in explorer.runs]
+    names = [run.data.name for run in explorer.runs]
     first = f" of {names[0]}" if len(names) > 1 else ""
     words = {
         "mixed": "mixed",
@@ -115,4 +120,4 @@ def _order_name(explorer: Explorer, order: str, level: int) -> str:
     }
     if order in words:
         return words[order]
-    return f"{order} images of its {explorer.source.levels[level]} first"
+    return f"{order} images of its {explorer.data.levels[level]} first"

@@ -50,5 +50,5 @@ class SavedSelections:
 
     def _writable(self) -> SharedTable:
         if self._table is None:
-            raise NotSavedError("there is no file to keep selections in; start `suprank explore` with --tags FILE.")
+            raise NotSavedError("there is no file to keep selections in; start `suprank explore DATA --tags FILE`.")
         return self._table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.images import shared_levels
+from suprank.explorer.images import shared_levels, unit_embeddings
 from suprank.explorer.web.ids import SIDES, ImageId, ImageMatching
 
 if TYPE_CHECKING:
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from suprank.explorer.images import Images
+    from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.explorer.index import Index
-    from suprank.explorer.source import Source
 
 DEPTH = 1_000
 """Longest list that the page shows; galleries of up to `WHOLE` images are shown completely."""
@@ -33,15 +32,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class ExplorerRun:
-    """A source to explore, the index of its gallery, and a function that embeds uploaded images, if there is a model.
+    """Data to explore, the index of its gallery, and a function that embeds uploaded images, if there is a model.
 
     `no_model` tells readers of the page why there is none, and how to get one.
     """
 
-    source: Source
+    data: RetrievalData
     index: Index
     embed: Callable[[Image], NDArray[Any]] | None = None
-    no_model: str = "There is no model to embed the image; explore a run, or start with --model."
+    no_model: str = "There is no model to embed the image; explore a run, or name one: `suprank explore DATA --model MODEL`."
 
 
 class Hit(NamedTuple):
@@ -92,17 +91,17 @@ class Searcher:
         self.runs = tuple(runs)
         pairs = [(one, 1 - one, side) for one in range(len(runs)) for side in SIDES if len(runs) == 2]
         self._same = {
-            (one, other, side): ImageMatching(_side(runs[one].source, side), _side(runs[other].source, side))
+            (one, other, side): ImageMatching(_side(runs[one].data, side), _side(runs[other].data, side))
             for one, other, side in pairs
         }
 
-    def side_images(self, image: ImageId) -> Images:
+    def side_images(self, image: ImageId) -> Items:
         """The queries or gallery that contain an image; IndexError if there is no such image."""
         if not 0 <= image.run < len(self.runs):
             raise IndexError(f"there is no run {image.run}")
-        source = self.runs[image.run].source
-        side = source.queries if image.side == "query" and not source.against_each_other else source.gallery
-        if (image.side == "query" and source.against_each_other) or not 0 <= image.row < len(side):
+        data = self.runs[image.run].data
+        side = data.queries if image.side == "query" and data.gallery is not None else data.items
+        if (image.side == "query" and data.gallery is None) or not 0 <= image.row < len(side):
             raise IndexError(f"there is no image {image}")
         return side
 
@@ -116,13 +115,13 @@ class Searcher:
         row = int(self._same[image.run, run, image.side](np.array([image.row]))[0])
         return (
             None
-            if row < 0 or (image.side == "query" and self.runs[run].source.against_each_other)
+            if row < 0 or (image.side == "query" and self.runs[run].data.gallery is None)
             else ImageId(run, image.side, row)
         )
 
     def counterpart_rows(self, side: str, run: int) -> NDArray[np.int64]:
         """For each image of a side of the first run, its row in that side of another run; −1 if it is not there."""
-        rows = np.arange(len(_side(self.runs[0].source, side)))
+        rows = np.arange(len(_side(self.runs[0].data, side)))
         return rows if run == 0 else self._same[0, run, side](rows)
 
     def neighbors(self, image: ImageId, filters: Filters = Filters(), *, offset: int = 0, limit: int = 48) -> list[Ranking]:
@@ -133,7 +132,9 @@ class Searcher:
             own = self.counterpart(image, run)
             if own is not None:
                 images = self.side_images(own)
-                found.append(_RunQuery(run, images.unit_embeddings([own.row])[0], images.labels[own.row], self._self_rows(own)))
+                found.append(
+                    _RunQuery(run, unit_embeddings(images, [own.row])[0], images.labels[own.row], self._self_rows(own))
+                )
         return self._rankings(found, filters, offset, limit)
 
     def rank_picture(self, picture: Image, *, limit: int = 48) -> list[Ranking]:
@@ -154,13 +155,11 @@ class Searcher:
                 missing[run] = str(error)
             except Exception as error:  # a model that cannot be loaded, for example: the other run may have one that can
                 errors.append(error)
-                _log.warning("the model of %s cannot embed the image: %r", one.source.name, error)
+                _log.warning("the model of %s cannot embed the image: %r", one.data.name, error)
                 missing[run] = "Its model cannot embed the image; the terminal that runs `suprank explore` shows the error."
         if errors and not queries:
             raise errors[0]
-        empty = [
-            Ranking(run, (), 0, 0, len(self.runs[run].source.gallery), 0.0, missing=reason) for run, reason in missing.items()
-        ]
+        empty = [Ranking(run, (), 0, 0, len(self.runs[run].data.items), 0.0, missing=reason) for run, reason in missing.items()]
         return sorted([*self._rankings(queries, Filters(), 0, limit), *empty], key=lambda one: one.run)
 
     def _rankings(self, queries: Sequence[_RunQuery], filters: Filters, offset: int, limit: int) -> list[Ranking]:
@@ -172,7 +171,7 @@ class Searcher:
     def _page(
         self, one: _RunRanking, lists: Sequence[_RunRanking], filters: Filters, offset: int, limit: int, *, needed: int | None
     ) -> Ranking:
-        gallery = self.runs[one.query.run].source.gallery
+        gallery = self.runs[one.query.run].data.items
         level = self._levels(one)
         keep = np.ones(len(one.rows), bool)
         if filters.level is not None:
@@ -197,14 +196,14 @@ class Searcher:
 
     def _levels(self, one: _RunRanking) -> NDArray[np.int64]:
         """Number of levels each hit shares with the query; −1 if unknown."""
-        labels = self.runs[one.query.run].source.gallery.labels
+        labels = self.runs[one.query.run].data.items.labels
         if one.query.labels is None or not labels.shape[1] or one.query.labels[-1] < 0:
             return np.full(len(one.rows), -1, np.int64)
         return shared_levels(one.query.labels, labels[one.rows])
 
     def _list(self, query: _RunQuery, needed: int | None) -> _RunRanking:
         run = self.runs[query.run]
-        items = len(run.source.gallery)
+        items = len(run.data.items)
         depth = _depth(items) if needed is None else min(needed, _depth(items))
         start = time.perf_counter()
         rows, scores = _nearest(run.index, query.vector, min(depth + len(query.self_rows), items))
@@ -221,9 +220,9 @@ class Searcher:
         return [ranks.get(int(row)) for row in rows]
 
     def _self_rows(self, image: ImageId) -> NDArray[np.int64]:
-        source = self.runs[image.run].source
-        if image.side == "query" or source.against_each_other:
-            return source.self_rows(image.row)
+        data = self.runs[image.run].data
+        if image.side == "query" or data.gallery is None:
+            return data.self_rows(image.row)
         return np.array([image.row], np.int64)
 
 
@@ -261,11 +260,11 @@ def _picture_vector(run: ExplorerRun, picture: Image) -> NDArray[np.float32]:
     """The unit embedding of a picture."""
     assert run.embed is not None
     vector = np.asarray(run.embed(picture), np.float32).reshape(-1)
-    name, dim = run.source.name, run.source.gallery.dim
+    name, dim = run.data.name, run.data.items.embeddings.dim
     if len(vector) != dim:
         raise WrongModelError(
-            f"The model embeds images in {len(vector):,} dimensions, but the gallery of {name} has {dim:,}; start with --model "
-            f"and the model that embedded the gallery."
+            f"The model embeds images in {len(vector):,} dimensions, but the gallery of {name} has {dim:,}; start with the "
+            f"model that embedded the gallery: `suprank explore DATA --model MODEL`."
         )
     length = float(np.linalg.norm(vector))
     if not np.isfinite(length):
@@ -273,8 +272,8 @@ def _picture_vector(run: ExplorerRun, picture: Image) -> NDArray[np.float32]:
     return vector / (length or 1)
 
 
-def _side(source: Source, side: str) -> Images:
-    return source.queries if side == "query" else source.gallery
+def _side(data: RetrievalData, side: str) -> Items:
+    return data.queries if side == "query" else data.items
 
 
 def _depth(items: int) -> int:

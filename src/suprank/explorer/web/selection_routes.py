@@ -49,10 +49,10 @@ Form = Annotated[FormData, Depends(_read_form)]
 
 def browse_values(explorer: Explorer, selection: ImageSelection, listing: Listing) -> dict[str, Any]:
     """What the list of images shows besides the images: filters, results, tags and saved selections."""
-    levels = explorer.source.levels
+    levels = explorer.data.levels
     results: list[list[QueryResult]] = []
     problems = [
-        f"AP and R@1 of {metrics.source.name} cannot be measured: {metrics.problem}."
+        f"AP and R@1 of {metrics.data.name} cannot be measured: {metrics.problem}."
         for metrics in explorer.node_metrics
         if levels and metrics.problem
     ]
@@ -195,9 +195,9 @@ def _tag_action(act: str, tag: str) -> tuple[str, str]:
 
 def _check_changeable(explorer: Explorer) -> None:
     if explorer.tags.file is None:
-        raise HTTPException(403, "There is no file to keep tags and selections in; start `suprank explore` with --tags FILE.")
+        raise HTTPException(403, "There is no file to keep tags and selections in; start `suprank explore DATA --tags FILE`.")
     if not explorer.can_change:
-        raise HTTPException(403, "Tags and selections cannot be changed: the page was started with --read-only.")
+        raise HTTPException(403, "Tags and selections cannot be changed: the page was started to be read only.")
 
 
 def _text(form: FormData, name: str) -> str:

@@ -37,7 +37,7 @@ def parse_selection(explorer: Explorer, parameters: Mapping[str, str]) -> ImageS
     check_split(split, explorer.browser.splits[side])
     if len(tag) > MAX_LENGTH:
         raise HTTPException(400, f"The tag has {len(tag):,} characters; a tag has at most {MAX_LENGTH}.")
-    levels = explorer.source.levels
+    levels = explorer.data.levels
     level, order = parameters.get("level") or next(iter(levels), ""), parameters.get("order") or ORDERS[0]
     if levels or level:
         _check("level", level, levels)
@@ -66,7 +66,7 @@ def selection_parameters(explorer: Explorer, selection: ImageSelection) -> dict[
         "split": selection.split,
         "node": None if selection.node is None else explorer.tree.address(selection.node),
         "tag": selection.tag or None,
-        "level": explorer.source.levels[selection.level] if selection.level else None,
+        "level": explorer.data.levels[selection.level] if selection.level else None,
         **dict(zip(RESULT_PARAMETERS, (result or None for result in selection.results), strict=True)),
         "order": None if selection.order == ORDERS[0] else selection.order,
     }
@@ -119,7 +119,7 @@ def default_side(explorer: Explorer) -> str:
 
 def available_orders(explorer: Explorer) -> list[str]:
     """The orders that make sense here."""
-    if not explorer.source.levels:
+    if not explorer.data.levels:
         return [ORDERS[0]]
     return [order for order in ORDERS if len(explorer.runs) > 1 or order not in _BY_DIFFERENCE]
 
@@ -132,7 +132,7 @@ def _results(explorer: Explorer, parameters: Mapping[str, str]) -> tuple[str, st
             _check(name, result, RESULTS)
             if run >= len(explorer.runs):
                 raise HTTPException(400, f"{name} is the result of a second run; start `suprank explore` with two.")
-            if not explorer.source.levels:
+            if not explorer.data.levels:
                 raise HTTPException(400, f"{name} needs labels, and these images have none.")
         found.append(result)
     return found[0], found[1]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from suprank.evaluation import evaluate
 from suprank.explorer.web.ids import Node
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.explorer.source import Source
+    from suprank.evaluation.retrieval_data import RetrievalData
 
 
 MAX_PAIRS = 4_000_000_000
@@ -37,35 +38,35 @@ class NotMeasuredError(RuntimeError):
 
 
 class NodeMetrics:
-    """AP and R@1 of a source's queries, measured in the background, and their means over labels.
+    """AP and R@1 of the queries, measured in the background, and their means over labels.
 
     With more than `max_pairs` query-item pairs, only some queries, evenly spaced, are measured; `rows` names others instead.
     """
 
-    def __init__(self, source: Source, *, max_pairs: int = MAX_PAIRS, rows: NDArray[np.int64] | None = None) -> None:
-        self.source = source
-        count = min(len(source.queries), max(1, max_pairs // max(1, len(source.gallery))))
-        evenly = np.linspace(0, len(source.queries) - 1, count).round().astype(np.int64)
+    def __init__(self, data: RetrievalData, *, max_pairs: int = MAX_PAIRS, rows: NDArray[np.int64] | None = None) -> None:
+        self.data = data
+        count = min(len(data.queries), max(1, max_pairs // max(1, len(data.items))))
+        evenly = np.linspace(0, len(data.queries) - 1, count).round().astype(np.int64)
         self.rows = np.unique(evenly if rows is None else rows)
-        self.done = not source.levels
-        self.problem = "" if source.levels else "the images have no labels"
+        self.done = not data.levels
+        self.problem = "" if data.levels else "the images have no labels"
         self._values: dict[str, NDArray[np.float64]] = {}
 
     @property
     def sampled(self) -> bool:
-        return len(self.rows) < len(self.source.queries)
+        return len(self.rows) < len(self.data.queries)
 
     def measure(self) -> None:
         """Measure now; if the labels are invalid, `problem` says why, for the page to show."""
         if self.done:
             return
-        source = self.source
-        metrics = [f"{name}/{level}" for level in source.levels for name in ("AP", "R@1")]
+        data = self.data
+        metrics = [f"{name}/{level}" for level in data.levels for name in ("AP", "R@1")]
         try:
-            report = source.evaluate(self.rows if self.sampled else None, metrics=metrics, per_query=True)
+            report = evaluate(data.take(self.rows) if self.sampled else data, metrics=metrics, per_query=True, progress=False)
             self._values = dict(report.per_query or {})
         except Exception as error:  # in a background thread: otherwise nobody would see it, and the page would wait forever
-            _log.warning("the metrics of %s cannot be measured: %s", source.name, error)
+            _log.warning("the metrics of %s cannot be measured: %s", data.name, error)
             self.problem = str(error)
         self.done = True
 
@@ -75,8 +76,8 @@ class NodeMetrics:
         NaN for a query without positives or outside the sample, and for all queries if there is a `problem`.
         """
         if not self.done:
-            raise NotMeasuredError(f"AP and R@1 of {self.source.name} are being measured; reload this page in a while.")
-        ap, r1 = np.full((2, len(self.source.queries)), np.nan)
+            raise NotMeasuredError(f"AP and R@1 of {self.data.name} are being measured; reload this page in a while.")
+        ap, r1 = np.full((2, len(self.data.queries)), np.nan)
         if self._values:
             ap[self.rows], r1[self.rows] = self._columns(level)
         return ap, r1
@@ -89,9 +90,9 @@ class NodeMetrics:
         if not self._values:
             return None
         ap, r1 = self._columns(level)
-        own = self.source.queries.labels[self.rows, at]
+        own = self.data.queries.labels[self.rows, at]
         valid = ~np.isnan(ap) & (own >= 0)
-        size = len(self.source.names[self.source.levels[at]]) + 1  # the last entry is for −1 and stays empty
+        size = len(self.data.names[self.data.levels[at]]) + 1  # the last entry is for −1 and stays empty
         counts = np.bincount(own[valid], minlength=size)
         with np.errstate(invalid="ignore"):
             means = [np.bincount(own[valid], one[valid], minlength=size) / counts for one in (ap, r1)]
@@ -107,7 +108,7 @@ class NodeMetrics:
         return self._mean(one, 0)
 
     def _columns(self, level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        name = self.source.levels[level]
+        name = self.data.levels[level]
         return self._values[f"AP/{name}"], self._values[f"R@1/{name}"]
 
     def _mean(self, chosen: NDArray[np.bool_], level: int) -> MeanMetrics:
@@ -146,31 +147,31 @@ class LabelListing:
 
 
 class Tree:
-    """The labels of a source. A label with two parents (then it is not a tree) is listed under both."""
+    """The labels. A label with two parents (then it is not a tree) is listed under both."""
 
-    def __init__(self, source: Source, metrics: Sequence[NodeMetrics] = ()) -> None:
-        self.source, self.node_metrics = source, tuple(metrics)
+    def __init__(self, data: RetrievalData, metrics: Sequence[NodeMetrics] = ()) -> None:
+        self.data, self.node_metrics = data, tuple(metrics)
 
     def has(self, node: Node) -> bool:
         """Whether the label exists."""
-        return node.level < len(self.source.levels) and node.label < len(self.names(node.level))
+        return node.level < len(self.data.levels) and node.label < len(self.names(node.level))
 
-    def names(self, level: int) -> tuple[str, ...]:
-        return self.source.names[self.source.levels[level]]
+    def names(self, level: int) -> Sequence[str]:
+        return self.data.names[self.data.levels[level]]
 
     def name(self, node: Node) -> str:
         return self.names(node.level)[node.label]
 
     def address(self, node: Node) -> str:
         """A label in words, such as `species:jay`, for an address that means the same if labels are numbered differently."""
-        return f"{self.source.levels[node.level]}:{self.name(node)}"
+        return f"{self.data.levels[node.level]}:{self.name(node)}"
 
     def find(self, text: str) -> Node | None:
         """The label that `str(node)` or `address(node)` describes; None if there is none."""
         node = Node.parse(text)
         if node is not None:
             return node if self.has(node) else None
-        for level, name in enumerate(self.source.levels):
+        for level, name in enumerate(self.data.levels):
             if text.startswith(f"{name}:") and text[len(name) + 1 :] in self.names(level):
                 return Node(level, self.names(level).index(text[len(name) + 1 :]))
         return None
@@ -205,7 +206,7 @@ class Tree:
 
     def children(self, node: Node | None, *, order: str = "name", offset: int = 0, limit: int = 100) -> LabelListing:
         """The labels directly below a label, or the coarsest labels for None."""
-        level = (len(self.source.levels) if node is None else node.level) - 1
+        level = (len(self.data.levels) if node is None else node.level) - 1
         if level < 0:
             return LabelListing((), 0)
         counts = np.zeros(len(self.names(level)), np.int64)
@@ -237,7 +238,7 @@ class Tree:
         by: str,
     ) -> list[int]:
         names = self.names(level)
-        by_name = sorted(range(len(present)), key=lambda at: names[present[at]].casefold())
+        by_name = sorted(range(len(present)), key=lambda at: names[int(present[at])].casefold())
         if by == "images":
             return sorted(by_name, key=lambda at: -counts[present[at]])
         if by in ("worst", "best") and finest:
@@ -252,12 +253,12 @@ class Tree:
 
     def _metrics(self, run: NodeMetrics, at: int, labels: NDArray[np.int64], level: int) -> Sequence[MeanMetrics | None]:
         """The metrics of a run, matched by label name, since another run may number its labels differently."""
-        name, levels = self.source.levels[at], run.source.levels
-        if name not in levels or self.source.levels[level] not in levels:
+        name, levels = self.data.levels[at], run.data.levels
+        if name not in levels or self.data.levels[level] not in levels:
             return [None] * len(labels)
-        theirs = {one: number for number, one in enumerate(run.source.names[name])}
+        theirs = {one: number for number, one in enumerate(run.data.names[name])}
         numbers = np.array([theirs.get(self.names(at)[label], -1) for label in labels], np.int64)
-        found = run.for_labels(levels.index(name), numbers, levels.index(self.source.levels[level]))
+        found = run.for_labels(levels.index(name), numbers, levels.index(self.data.levels[level]))
         return found or [None] * len(labels)
 
     def _label_metrics(self, run: int, node: Node, level: int) -> MeanMetrics | None:
@@ -265,8 +266,8 @@ class Tree:
 
     def _label_arrays(self) -> list[NDArray[np.int64]]:
         """The labels of the gallery and, unless they are the same images, of the queries."""
-        source = self.source
-        return [source.gallery.labels] if source.against_each_other else [source.gallery.labels, source.queries.labels]
+        data = self.data
+        return [data.items.labels] if data.gallery is None else [data.items.labels, data.queries.labels]
 
 
 def _difference(values: Sequence[MeanMetrics | None]) -> float:

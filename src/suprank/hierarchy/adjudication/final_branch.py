@@ -53,7 +53,7 @@ def open_final_branch(project: Project, first: str, second: str, *, restart: boo
             if (origin.first, origin.second) != (first, second) and not restart:
                 raise ValueError(
                     f"final started from {origin.first} and {origin.second}, not from {first} and {second}; name those two, or "
-                    f"give --restart while nobody has decided anything."
+                    f"restart while nobody has decided anything."
                 )
             (final,) = db.execute("SELECT id FROM branch WHERE name = ?", (FINAL,)).fetchone()
             if restart:
@@ -79,7 +79,7 @@ def _start(db: sqlite3.Connection, project: Project, first: str, second: str, fi
         ).fetchone()
         if actions:
             raise ValueError(
-                f"final has decisions of people ({actions:,} events) and is not started again; continue without --restart."
+                f"final has decisions of people ({actions:,} events) and is not started again; continue it, without restart."
             )
         apply_system_action(db, final, "start", summary, _difference(BranchState(db, final), changes))
     # The ids of the plan are reserved, whether their groups are created or not.

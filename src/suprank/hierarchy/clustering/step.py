@@ -101,7 +101,7 @@ def cluster_labels(
         else:
             settings |= {"n_init": N_INIT, "rounds": MAX_ITERATIONS}
     elif weighted or seed is not None or seeds is not None:
-        raise ValueError("Ward's method has no weights and no seeds; leave out --weighted, --seed and --seeds, or use k-means.")
+        raise ValueError("Ward's method has no weights and no seeds; leave out weighted, seed and seeds, or use k-means.")
     content = _content_digest(labels)
     inputs = embedding["fingerprint"]
     if (last := _last_result(project, settings, inputs, content)) is not None:
@@ -152,7 +152,7 @@ def _resolve_k(wanted: int | None, labels: int, distinct: int, auto: bool) -> in
         return min(max(math.ceil(labels / LABELS_PER_CLUSTER), math.isqrt(labels)), distinct)
     if wanted > distinct and not auto:
         numbers = f"there are {labels:,} labels with {distinct:,} different vectors"
-        raise ValueError(f"k={wanted} is too many: {numbers}; give a smaller k, or --auto-k to have it lowered.")
+        raise ValueError(f"k={wanted} is too many: {numbers}; give a smaller k, or let auto_k lower it.")
     return min(wanted, distinct)
 
 

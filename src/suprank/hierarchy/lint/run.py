@@ -96,7 +96,7 @@ def read_target(path: str | Path, *, levels: Sequence[str] = (), recipe: Recipe 
         raise FileNotFoundError(f"there is no file {path}; give a project's folder, a .csv, .json or .parquet file.")
     if path.suffix.lower() == ".json":
         if levels:
-            raise ValueError(f"--level is for tables and manifests; {path} names its levels itself.")
+            raise ValueError(f"level is for tables and manifests; {path} names its levels itself.")
         try:
             return LintTarget(str(path), hierarchy_from_tree(LabelTree.read(path)), "images", check_label_names=True)
         except ValueError as error:

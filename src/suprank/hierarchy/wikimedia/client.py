@@ -169,7 +169,7 @@ class Client:
         self._waits += 1
         if self._waited + seconds > self.patience:
             raise GaveUpError(
-                f"{reason}. That is {self._waits} in a row, the next wait would be {seconds:.0f} s, and --patience is "
+                f"{reason}. That is {self._waits} in a row, the next wait would be {seconds:.0f} s, and patience is "
                 f"{self.patience:.0f} s. Replies so far are saved: run the same command later to continue."
             )
         self._waited += seconds
@@ -188,7 +188,7 @@ class Client:
         if status == 403:
             raise GaveUpError(
                 f"{host} answered 403 and will not be asked again: {_page_text(body)!r}. Our user agent is {self.agent!r}; "
-                "give --contact an e-mail address or a page by which you can be reached. Replies so far are saved."
+                "give contact an e-mail address or a page by which you can be reached. Replies so far are saved."
             )
         if status in (413, 414):
             raise RequestRefusedError("toomanyvalues", f"{host} answered {status}")

@@ -101,12 +101,14 @@ def _prepare(
     items, sources = db.execute("SELECT count(*), count(nullif(trim(source), '')) FROM item").fetchone()
     if not sources:
         problem = f"none of the {items:,} items has a page to look it up on" if items else "the project has no items"
-        raise ValueError(f"{problem}; give URLs of Commons categories to `suprank hierarchy new --items`, or use --from-csv.")
+        raise ValueError(
+            f"{problem}; give URLs of Commons categories to `suprank hierarchy new --items`, or items from a table (from_csv)."
+        )
     row = db.execute("SELECT value FROM meta WHERE key = ?", (SERVERS,)).fetchone()
     if row is not None and (previous := json.loads(row[0])) != servers:
         raise ValueError(
-            f"the project was scraped from {previous['commons']} and {previous['wikidata']}; give these (--commons, "
-            "--wikidata), or --afresh to forget their replies and ask the new servers."
+            f"the project was scraped from {previous['commons']} and {previous['wikidata']}; give these (commons, "
+            "wikidata), or scrape afresh, to forget their replies and ask the new servers."
         )
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (SERVERS, canonical_json(servers)))
     if retry_failed:

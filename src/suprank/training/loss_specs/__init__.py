@@ -8,7 +8,7 @@ not have is an error. A new loss of the package needs its class in `suprank.loss
 A loss outside of the package needs no spec: `CustomLossSpec` takes any `mine.py:MyLoss` (see docs/own-loss.md).
 """
 
-from suprank.training.loss_specs import table  # noqa: F401  adds the losses
+import suprank.training.loss_specs.table  # noqa: F401  adds the losses
 from suprank.training.loss_specs.base import ItemLossSpec, LossSpec, ProxyLossSpec, add_loss, loss_specs
 from suprank.training.loss_specs.custom import CustomLossSpec
 from suprank.training.loss_specs.parsing import AnyLossSpec, parse_loss

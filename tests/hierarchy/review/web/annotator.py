@@ -3,12 +3,12 @@
 import atexit
 from dataclasses import dataclass, field
 from functools import cache
-from html.parser import HTMLParser
 
 from anyio.from_thread import start_blocking_portal
 from starlette.testclient import TestClient
 
 from suprank.hierarchy.review.web import create_app
+from tests.explorer.report.reading import of, parsed
 
 
 def web_client(app, **options):
@@ -34,77 +34,36 @@ class Form:
     method: str
     fields: list[tuple[str, str]] = field(default_factory=list)
     boxes: dict[tuple[str, str], str] = field(default_factory=dict)
-    buttons: list[list[str]] = field(default_factory=list)
+    buttons: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-class Reader(HTMLParser):
+def forms(page):
     """The forms of a page. A control that names a form by its id belongs to it, wherever it is on the page."""
+    elements = parsed(page)
+    found = {one: Form(one.get("id"), one.get("action", ""), one.get("method", "get")) for one in of(elements, "form")}
+    for control in elements:
+        owner = control.get("form")
+        for element, form in found.items():
+            if form.id == owner if owner else element in control.above:
+                _add(form, control, [one for one in of(elements, "option") if control in one.above])
+    return list(found.values())
 
-    def __init__(self, text):
-        super().__init__()
-        self.forms, self._inside, self._button, self._area, self._select = [], None, None, None, None
-        self._waiting = []
-        self.feed(text)
-        for owner, put in self._waiting:
-            put(next(one for one in self.forms if one.id == owner))
 
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        if tag == "form":
-            self._inside = Form(found.get("id"), found.get("action", ""), found.get("method", "get"))
-            self.forms.append(self._inside)
-        elif tag == "input" and found.get("name"):
-            self._put(found, lambda form: self._input(form, found))
-        elif tag == "select":
-            self._select = [found["name"], None]
-            chosen = self._select
-            self._put(found, lambda form: form.fields.append((chosen[0], chosen[1] or "")))
-            if "form" not in found and self._inside is not None:  # its options come after it
-                self._inside.fields.pop()
-                self._inside.fields.append(chosen)
-        elif tag == "option" and self._select is not None and ("selected" in found or self._select[1] is None):
-            self._select[1] = found.get("value", "")
-        elif tag == "textarea":
-            self._area = [found["name"], ""]
-        elif tag == "button" and self._known(found):
-            self._button = [found.get("name"), found.get("value", ""), ""]
-            button = self._button
-            self._put(found, lambda form: form.buttons.append(button))
-
-    def handle_endtag(self, tag):
-        if tag == "form":
-            self._inside = None
-        elif tag == "select":
-            self._select = None
-        elif tag == "textarea":
-            self._inside.fields.append(tuple(self._area))
-            self._area = None
-        elif tag == "button":
-            self._button = None
-
-    def handle_data(self, text):
-        if self._button is not None:
-            self._button[2] += text
-        if self._area is not None:
-            self._area[1] += text
-
-    def _known(self, found):
-        return "form" in found or self._inside is not None
-
-    def _put(self, found, put):
-        if "form" in found:
-            self._waiting.append((found["form"], put))
-        elif self._inside is not None:
-            put(self._inside)
-
-    @staticmethod
-    def _input(form, found):
-        if found.get("type") == "checkbox":
-            form.boxes[found["name"], found.get("aria-label", found["value"])] = found["value"]
-            if "checked" in found:
-                form.fields.append((found["name"], found["value"]))
-        else:
-            form.fields.append((found["name"], found.get("value", "")))
+def _add(form, control, options):
+    name, value = control.get("name"), control.get("value", "")
+    if control.tag == "button":
+        form.buttons.append((name, value, control.text))
+    elif control.get("type") == "checkbox":
+        form.boxes[name, control.get("aria-label", value)] = value
+        if "checked" in control.attributes:
+            form.fields.append((name, value))
+    elif control.tag == "input" and name:
+        form.fields.append((name, value))
+    elif control.tag == "textarea":
+        form.fields.append((name, control.text))
+    elif control.tag == "select":
+        chosen = [one for one in options if "selected" in one.attributes] or options
+        form.fields.append((name, chosen[0].get("value", "")))
 
 
 class Annotator:
@@ -129,7 +88,7 @@ class Annotator:
         """Press the button that sends this `act`, with these fields filled in and these checkboxes checked, by their labels."""
         form, name, value = self._button(button, page or self.page)
         changed = set(fields)
-        data = [(one, text) for one, text in map(tuple, form.fields) if one not in changed]
+        data = [(one, text) for one, text in form.fields if one not in changed]
         if checked:
             data = [(one, text) for one, text in data if one not in ("label", "group")]
         data += [(one, form.boxes[one, word]) for word in checked for one in ("label", "group") if (one, word) in form.boxes]
@@ -150,10 +109,10 @@ class Annotator:
 
     @staticmethod
     def _button(button, page):
-        for form in Reader(page).forms:
+        for form in forms(page):
             if form.method != "post":
                 continue
-            hidden = dict(map(tuple, form.fields)).get("act")
+            hidden = dict(form.fields).get("act")
             if hidden == button or (form.action.endswith(f"/{button}") and not form.buttons[0][0]):
                 return form, None, None
             for name, value, _ in form.buttons:
@@ -164,6 +123,6 @@ class Annotator:
 
 def selected(page):
     """The labels of the checkboxes that are checked."""
-    found = next(form for form in Reader(page).forms if form.id == "selection")
-    chosen = {value for _, value in map(tuple, found.fields)}
+    found = next(form for form in forms(page) if form.id == "selection")
+    chosen = {value for _, value in found.fields}
     return sorted(word for (name, word), value in found.boxes.items() if name in ("label", "group") and value in chosen)

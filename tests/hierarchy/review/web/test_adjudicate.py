@@ -78,17 +78,6 @@ def test_a_button_takes_one_answer_and_saves_who_decided_and_why(client, final, 
     assert "side first chosen" not in page
 
 
-def test_undo_reopens_a_case(client, final):
-    start = tree(final)
-    page = send(client, "second:6").text
-    form = re.search(r'<form action="/final/undo".*?</form>', page, re.DOTALL)[0]
-    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
-    answer = client.post("/final/undo", data={name: unescape(value) for name, value in fields.items()})
-    assert tree(final) == start
-    assert str(answer.url).startswith("http://127.0.0.1:8000/final/adjudicate")
-    assert subjects(answer.text) == ["river", "fort", "heritage"]
-
-
 def test_selected_labels_go_to_another_group_or_are_excluded(client, final):
     send(client, "other", row=["4", "8"], other="stronghold")
     assert tree(final)[0]["stronghold"] == (None, ["fort", "heritage"])

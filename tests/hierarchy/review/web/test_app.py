@@ -12,7 +12,7 @@ from PIL import Image
 from suprank.data import Manifest
 from suprank.hierarchy.review import Exclude, Note, Rename, open_branch
 from suprank.hierarchy.review.web import create_app
-from tests.hierarchy.review.small_project import CHURCH, HUMAN, ID, small_project, tree
+from tests.hierarchy.review.small_project import CHURCH, HUMAN, small_project, tree
 from tests.hierarchy.review.web.annotator import Annotator, web_client
 from tests.hierarchy.review.web.large_project import large_project
 
@@ -68,10 +68,6 @@ def test_the_cookie_of_one_branch_opens_no_other_and_nothing_changes_without_one
     assert client.post("/ben/undo", data={}).status_code == 403
     assert stranger(app).post(f"/anna/group/{CHURCH}", data={"act": "rename", "name": "x"}).status_code == 403
     assert len(ben.log()) == len(anna.log()) == 1
-
-
-def test_tokens_stay_from_one_start_to_the_next(project):
-    assert open_branch(project, "anna").token == open_branch(project, "anna").token
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "192.168.0.7", ""])
@@ -223,8 +219,6 @@ def test_pages_contain_nothing_that_the_content_policy_forbids(reader):
         assert answer.headers["content-security-policy"].startswith(
             "default-src 'none'; img-src 'self' data:; style-src 'self'"
         )
-    links = re.findall(r"<[^>]*https?://[^>]*>", reader.get("/search"))
-    assert all('rel="noreferrer noopener"' in link for link in links)
 
 
 def test_links_to_wikidata_and_commons_send_no_referrer(tmp_path):
@@ -315,14 +309,6 @@ def test_few_images_are_decoded_at_once(project, tmp_path, monkeypatch):
     with ThreadPoolExecutor(12) as pool:
         assert all(image.found for image in pool.map(review.samples.thumbnail, range(12)))
     assert 1 <= most[0] <= 2
-
-
-def test_a_missing_manifest_only_costs_the_images(project, tmp_path):
-    add_images(project, tmp_path / "i", "kind", ["church"])
-    (tmp_path / "i" / "m.parquet").unlink()
-    anna = Annotator(project, open_branch(project, "anna"))
-    assert shown_rows(anna.get(f"/group/{CHURCH}"), "church") == []
-    assert ID["church"] == 1
 
 
 def test_redirects_never_go_to_the_host_header(project):

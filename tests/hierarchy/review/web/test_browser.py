@@ -4,7 +4,7 @@ import pytest
 
 from suprank.hierarchy.review import open_branch
 from tests.browsers import NEEDS_BROWSER, guarded_pages
-from tests.hierarchy.review.small_project import CHURCH, small_project, tree
+from tests.hierarchy.review.small_project import small_project, tree
 from tests.hierarchy.review.web.conftest import served
 from tests.hierarchy.review.web.large_project import large_project
 
@@ -187,29 +187,6 @@ def test_selected_groups_survive_paging_and_focus_returns_to_its_row(opened, mid
     expect(page.locator("#selected")).to_have_text("nothing selected")
     expect(page.locator("tr.here [data-open]")).to_have_text(second)
     expect(page.locator("tr.here")).to_be_focused()
-
-
-def test_two_browsers_on_one_group(opened, small):
-    branch = small[1]
-    first, second = (opened(*small, f"/group/{CHURCH}") for _ in range(2))
-    second.get_by_role("checkbox", name="chapel").check()
-    second.get_by_label("split off as").fill("chapel")
-    second.get_by_role("button", name="split off").click()
-    expect(second.locator(".message.good")).to_be_visible()
-    before = tree(branch)
-    first.get_by_role("checkbox", name="heritage site").check()
-    first.get_by_role("checkbox", name="chapel").check()
-    first.get_by_label("exclude because").fill("too vague")
-    first.keyboard.press("Enter")
-    expect(first.get_by_role("alert")).to_have_text("1 label is no longer in 'church'; nothing was saved.")
-    expect(first.locator(".meanwhile").first).to_contain_text("anna split 'chapel'")
-    assert tree(branch) == before
-    expect(first.get_by_label("exclude because")).to_have_value("too vague")
-    expect(first.get_by_role("checkbox", name="heritage site")).to_be_checked()
-    expect(first.get_by_role("checkbox", name="chapel")).to_have_count(0)
-    expect(first.locator(".meanwhile").last).to_contain_text("chapel → chapel")
-    first.get_by_role("button", name="exclude").click()
-    expect(first.locator(".message.good")).to_contain_text("Excluded 1 label")
 
 
 def test_everything_works_without_scripts(opened, small):

@@ -8,11 +8,11 @@ from contextlib import closing, suppress
 
 import httpx2
 
-from suprank.hierarchy import Project
 from suprank.hierarchy.review import Create, open_branch
 from suprank.hierarchy.review.web import create_app
+from tests.hierarchy.full_disk import full_disk
 from tests.hierarchy.review.small_project import CHURCH, small_project, tree
-from tests.hierarchy.review.web.annotator import Annotator, Reader, selected
+from tests.hierarchy.review.web.annotator import Annotator, forms, selected
 from tests.hierarchy.review.web.large_project import large_project
 
 
@@ -47,40 +47,16 @@ def test_while_somebody_else_writes_nothing_is_saved_and_the_form_is_kept(tmp_pa
     assert tree(anna.branch)[0]["chapels"] == (None, ["chapel"])
 
 
-class Crowded(Project):
-    """A project on a disk without any more room than its file takes now."""
-
-    def _connection(self):
-        opened = super()._connection()
-        pages = self.most_pages
-
-        class Limited:
-            def __enter__(self):
-                db = opened.__enter__()
-                db.execute(f"PRAGMA max_page_count = {pages}")
-                return db
-
-            def __exit__(self, *error):
-                return opened.__exit__(*error)
-
-        return Limited()
-
-
-def test_on_a_full_disk_nothing_is_saved_and_the_form_is_kept(tmp_path, monkeypatch):
+def test_on_a_full_disk_nothing_is_saved_and_the_form_is_kept(tmp_path):
     project = large_project(tmp_path / "p", labels=3_000, clusters=3, largest=2_000)
     anna = Annotator(project, open_branch(project, "anna"))
     anna.get("/search?q=church")
     before = tree(anna.branch)
-    with project.snapshot() as db:
-        pages = db.execute("PRAGMA page_count").fetchone()[0]
-    monkeypatch.setattr(Crowded, "most_pages", pages, raising=False)
-    served = anna.app.state.review.project
-    served.__class__ = Crowded
-    page = anna.press("split", all=1, split_name="all churches", status=507)
+    with full_disk():
+        page = anna.press("split", all=1, split_name="all churches", status=507)
     assert "nothing was saved. Make room" in page
     assert 'value="all churches"' in page
     assert tree(anna.branch) == before
-    served.__class__ = Project
     anna.press("split")
     assert len(tree(anna.branch)[0]["all churches"][1]) == 2_000
     assert anna.branch.problems() == project.check() == []
@@ -108,8 +84,8 @@ def test_a_server_that_is_killed_before_the_commit_leaves_nothing_of_an_edit(for
         with httpx2.Client(base_url=link.split("/anna")[0], follow_redirects=True, timeout=30) as client:
             client.get(link)
             page = client.get("/anna/search?q=church").text
-            form = next(one for one in Reader(page).forms if one.id == "selection")
-            data = {**dict(map(tuple, form.fields)), "all": "1", "split_name": "killed", "act": "split"}
+            form = next(one for one in forms(page) if one.id == "selection")
+            data = {**dict(form.fields), "all": "1", "split_name": "killed", "act": "split"}
 
             def send():
                 with suppress(httpx2.HTTPError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from suprank.evaluation import Report, RetrievalData
     from suprank.evaluation.truth import TruthSource
@@ -55,7 +56,13 @@ def evaluate(
     from suprank.workflows.heads import load_head
     from suprank.workflows.opening import open_data
 
-    opening = {"test": test, "frozen": frozen, "id_column": id_column, "fill_gaps": fill_gaps, "trust_code": trust_code}
+    opening: dict[str, Any] = {
+        "test": test,
+        "frozen": frozen,
+        "id_column": id_column,
+        "fill_gaps": fill_gaps,
+        "trust_code": trust_code,
+    }
     opening["label_separator"] = label_separator
     given = [name for name, one in opening.items() if one not in (None, False) and name != "trust_code"]
     if isinstance(subject, str | PathLike):
@@ -111,7 +118,6 @@ def evaluate_lists(
     from suprank.evaluation import Qrels, evaluate_run, landmark_map, read_predictions
     from suprank.evaluation.landmarks import landmark_map_from_files
     from suprank.evaluation.protocols import PROTOCOLS, with_protocol
-    from suprank.evaluation.revisited import GroundTruth
     from suprank.evaluation.truth import read_truth, split_truth
 
     if truth is None:
@@ -121,7 +127,7 @@ def evaluate_lists(
         if ks is not None:
             raise ValueError("ks is for embeddings; name k in metrics, such as NDCG@5.")
         return evaluate_run(lists, known, per_query=per_query, intervals=intervals, **settings)
-    if isinstance(known, GroundTruth) or lists_kind(lists, truth) != "predictions":
+    if not isinstance(known, Mapping) or lists_kind(lists, truth) != "predictions":
         raise ValueError(f"{lists} has ranked lists, and {truth} is no file of judgments (query 0 item grade); give qrels.")
     if settings := {name: one for name, one in settings.items() if one is not None}:
         raise ValueError(f"{next(iter(settings))} cannot be combined with a solution, whose metric is mAP@100; leave it out.")

@@ -1,6 +1,7 @@
 """A folder of embeddings as `suprank evaluate` reads it: parts, labels by name, and which rows are one image."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -33,27 +34,6 @@ def write(folder, part, labels, *, split=None, paths=None, **columns):
     return embeddings
 
 
-def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
-    queries = write(tmp_path, "query", ["y", "z"])
-    gallery = write(tmp_path, "gallery", ["x", "y", "z"])
-    data = open_data(tmp_path)
-    assert data.levels == ("kind",)
-    assert [data.names["kind"][label] for label in data.gallery.labels[:, 0]] == ["x", "y", "z"]
-    report = evaluate(data, metrics=["AP"])
-    by_hand = evaluate(queries, np.array([1, 2]), gallery, np.array([0, 1, 2]), metrics=["AP"])
-    assert report["AP"] == by_hand["AP"]
-
-
-def test_distractors_stand_among_the_test_images(tmp_path):
-    write(tmp_path, "test", ["a", "a", "b"])
-    write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
-    data = open_data(tmp_path)
-    queries, gallery = data.queries, data.gallery
-    assert (len(queries), len(gallery)) == (3, 5)
-    assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
-    assert gallery.ids[:3] == queries.ids, "each leaves its own image out"
-
-
 def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
     caplog.set_level("INFO", "suprank")
     for part in ("query", "gallery", "test"):
@@ -75,31 +55,6 @@ def test_images_that_are_listed_twice_or_embedded_for_training_too_are_named(tmp
     caplog.clear()
     open_data(tmp_path / "crops")
     assert not caplog.records, "two crops of a photograph are two images"
-
-
-def test_two_crops_of_one_photograph_are_two_images(tmp_path):
-    write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
-    write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
-    data = open_data(tmp_path)
-    queries, gallery = data.queries, data.gallery
-    assert queries.ids[0] == gallery.ids[0]
-    assert len({*queries.ids, *gallery.ids}) == 3
-
-
-def test_ids_decide_where_there_are_some_and_alone_queries_go_by_their_place(tmp_path):
-    write(tmp_path / "with", "test", ["a", "a"], id=["one", "one"])
-    write(tmp_path / "without", "test", ["a", "a"], paths=["p.png"] * 2)
-    assert open_data(tmp_path / "with").queries.ids == ["one", "one"]
-    assert open_data(tmp_path / "without").queries.ids is None
-
-
-def test_levels_are_those_asked_for_in_their_order(tmp_path):
-    write(tmp_path, "test", ["a", "b"], label_group=["g", "g"])
-    data = open_data(tmp_path, levels=["group", "kind"])
-    assert data.levels == ("group", "kind")
-    assert data.queries.labels.tolist() == [[0, 0], [0, 1]]
-    with pytest.raises(ValueError, match="no level 'genus'; choose from kind, group"):
-        open_data(tmp_path, levels=["genus"])
 
 
 def species(folder, part="test", genera=20):
@@ -219,3 +174,34 @@ def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"id_column is for files and folders"):
         suprank.evaluate(np.eye(3), np.array([0, 0, 1]), id_column="id")
     assert suprank.evaluate(file, labels, metrics=["AP"]).n_queries == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("labels of another length", {"labels": [0, 0, 1]}, "labels have 3 rows and embeddings 4; give one row for each"),
+        ("an unknown level", {"metrics": ["AP/genus"]}, "AP/genus names no level of the labels; their levels are label0"),
+        (
+            "ids of another kind",
+            {"gallery": np.eye(4), "gallery_labels": [0] * 4, "ids": [1, 2, 3, 4], "gallery_ids": "abcd"},
+            "one type",
+        ),
+        ("too few ids", {"ids": ["a", "b"]}, "there are 2 ids for 4 rows of embeddings; give one for each"),
+        ("another width", {"gallery": np.eye(5), "gallery_labels": [0] * 5}, "embeddings have 4 dimensions and the gallery 5"),
+        ("a row of NaN", {"subject": np.full((4, 4), np.nan)}, "4 of 4 rows (0, 1, 2, 3) hold NaN"),
+        ("no file", {"subject": "gone", "labels": None}, "there is no gone; name a folder of `suprank train`"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence_with_a_way_out(name, arguments, complaint):
+    given = {"subject": np.eye(4, dtype=np.float32), "labels": [0, 0, 1, 1], "progress": False, **arguments}
+    if isinstance(ids := given.get("gallery_ids"), str):
+        given["gallery_ids"] = list(ids)
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=re.escape(complaint)):
+        suprank.evaluate(**given)
+
+
+def test_a_folder_with_a_part_that_was_not_finished_is_refused(tmp_path):
+    write(tmp_path, "test", ["a", "a"])
+    (tmp_path / "test" / "items.parquet").unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match="test"):
+        suprank.evaluate(tmp_path, progress=False)

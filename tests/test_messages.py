@@ -1,0 +1,39 @@
+"""Messages of the library name Python arguments: an option is the same name with dashes, and only commands show options."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "suprank"
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+COMMAND = re.compile(r"`[^`]*`|\A(suprank|git) .*")  # a whole command line may show its options
+PROGRAMS = {"explorer/colors.py", "explorer/report/figures.py"}  # CSS
+STILL_TO_DO = ("experiments/", "data/importers/", "data/archives.py", "models/")  # rewritten at present
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """The strings of a module that hold a blank, without docstrings; what is formatted is written as {}."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    skipped |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        text = None
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            text = node.value
+        if text is not None and " " in text:
+            yield node.lineno, text
+
+
+def test_no_message_outside_the_commands_names_an_option():
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}: {text}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not path.relative_to(SOURCE).as_posix().startswith(("cli/", *PROGRAMS, *STILL_TO_DO))
+        for line, text in sentences(path)
+        if OPTION.search(COMMAND.sub("", text))
+    ]
+    assert found == []
