@@ -92,6 +92,7 @@ def test_a_task_whose_time_is_up_saves_and_is_queued_again(folder):
             for pid in (process, _parent_of_session(process, job)):
                 os.kill(pid, signal.SIGUSR2)
             wait_until((folder / "stay/saved").exists)
+            (folder / "stay/saved").unlink()
         else:
             os.kill(process, signal.SIGTERM)
     assert job.result().value == signal.SIGTERM, "the second time it ended by itself"
