@@ -2,11 +2,13 @@
 
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import suprank
+from suprank.adaptation import AdaptConfig
 from suprank.data import Manifest
 from tests.explorer.runs import RECIPE, collection, embeddings, run, vectors
 
@@ -65,6 +67,41 @@ def test_labels_beside_embeddings_in_a_parquet_file_need_no_second_name(manifest
     assert data.levels == ("class", "group")
     assert data.queries.embeddings.rows(slice(0, 2)).tolist() == rows[:2].tolist()
     assert len(data.queries.manifest) == len(rows)
+
+
+@pytest.mark.parametrize("place", ["saved", "splits", "saved/data-00000-of-00001.arrow", "hub"])
+def test_a_hugging_face_dataset_with_a_column_of_embeddings_is_one_of_the_places(place, tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    names, rows = ["jay", "crow", "wren", "tit", "owl"], np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    kinds = np.arange(60) % 5
+    cells = {"embedding": rows.tolist(), "bird": kinds, "family": [("corvids", "others")[kind > 1] for kind in kinds.tolist()]}
+    saved = datasets.Dataset.from_dict(cells | {"page": [f"page {row}" for row in range(60)]})
+    saved = saved.cast_column("bird", datasets.ClassLabel(names=names))
+    saved.save_to_disk("saved")
+    datasets.DatasetDict({"train": saved.select(range(20, 60)), "test": saved}).save_to_disk("splits")
+    Path("hub/data").mkdir(parents=True)
+    saved.to_parquet("hub/data/test-00000-of-00001.parquet")
+    data = suprank.open_data(place)
+    assert (data.levels, data.names["bird"], data.queries.labels[:, 0].tolist()) == (("bird",), tuple(names), kinds.tolist())
+    assert data.queries.embeddings[:].tolist() == rows.tolist()
+    two = suprank.open_data(place, levels=["bird", "family"], id_column="page")
+    assert (two.levels, len(set(two.queries.ids))) == (("bird", "family"), 60)
+    values = dict(suprank.evaluate(place, progress=False))
+    assert values == dict(suprank.evaluate(rows, kinds, levels=["bird"], progress=False))
+    best = next(suprank.search(place, rows[7:8], k=1))
+    assert (best["id"], best["score"], best["labels"]) == (7, 1.0, {"bird": names[kinds[7]]})
+    with pytest.raises(ValueError, match="is a dataset, which has its own labels and gallery"):
+        suprank.open_data(place, "labels.csv")
+    saved.remove_columns("embedding").save_to_disk("pages")
+    with pytest.raises(ValueError, match="pages has no embeddings; name a folder"):
+        suprank.open_data("pages")
+    with pytest.raises(ValueError, match="the report of .* shows images, and nothing says where they are"):
+        suprank.report(place)
+    adapted = suprank.adapt(place, "head", AdaptConfig(steps=1, batch=12), test=None if place == "splits" else place)
+    assert adapted.before["mAP@R"] == pytest.approx(values["mAP@R"])
+    assert adapted.rows["training"] + adapted.rows["validation"] == (40 if place == "splits" else 60)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ WITH_LISTS = {
 ALWAYS = {"place", "out", "quiet"}
 ONLY_LISTS = ("relevance_threshold", "missing", "no_positives")
 RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
-EMBEDDING_FILES = (".npy", ".parquet", ".pt")
+EMBEDDING_FILES = (".npy", ".parquet", ".pt", ".arrow")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 

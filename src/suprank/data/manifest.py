@@ -201,6 +201,13 @@ class Manifest:
             return paths
         return [path_key(path, box_text(box)) for path, box in zip(paths, self.table["box"].to_pylist(), strict=True)]
 
+    @property
+    def has_images(self) -> bool:
+        """Whether the paths are those of images: in a dataset of embeddings they are rows of a column of vectors."""
+        file, _, member = self.paths[0].as_py().rpartition("::")
+        column = member.rpartition("/")[0]
+        return not file or column not in self.table.column_names or not is_list(self.table[column].type)
+
     @cached_property
     def splits(self) -> dict[str, int]:
         """The number of images of each split, in the order of `SPLITS`; empty splits are left out."""

@@ -222,6 +222,15 @@ def _write(copy: BinaryIO, matrix: NDArray[Any]) -> None:
     copy.write(np.ascontiguousarray(matrix).data.cast("B"))
 
 
+def table_embeddings(table: Any, name: str) -> NDArray[Any]:
+    """The embeddings in a column of an Arrow table, which is chosen as that of a Parquet file is."""
+    columns = _embedding_columns(table.schema, name, None)
+    blocks: list[NDArray[Any]] = []
+    for batch in table.select(columns).to_batches():
+        blocks.append(_batch_matrix(batch, columns, blocks[0].shape[1] if blocks else None, sum(map(len, blocks)), name))
+    return np.concatenate(blocks)
+
+
 def _embedding_columns(schema: Any, name: str, column: str | None) -> list[str]:
     """The column of float lists, or else all columns, if they are all floats."""
     import pyarrow.types as kinds  # type: ignore[import-untyped, unused-ignore]

@@ -298,9 +298,10 @@ class RetrievalData:
 
     def require_images(self, what: str) -> None:
         """Raise if nothing says where the images are, for `what` shows them."""
-        if any(not side.manifests for side in self.sides):
+        if not all(side.manifests and all(one.has_images for one in side.manifests) for side in self.sides):
             raise ValueError(
-                f"{what} of {self.name} shows images, and nothing says where they are; give the manifest of the rows as labels."
+                f"{what} of {self.name} shows images, and nothing says where they are; give embeddings in a file, and the "
+                f"manifest of its rows as labels."
             )
 
     def require_single_labels(self, what: str) -> None:

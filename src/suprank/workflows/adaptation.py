@@ -76,15 +76,15 @@ def open_training(
     """
     from suprank.embedding.parts import embedded_parts
     from suprank.evaluation.provenance import check_comparable
-    from suprank.workflows.opening import is_run, open_data
+    from suprank.workflows.opening import is_dataset, is_run, open_data
 
     place, tested = Path(embeddings), None
     if test is not None and split_test:
         raise ValueError("a test set and a share of classes to test with were both given; give one of them.")
     if test is None and test_labels is not None:
         raise ValueError("test_labels are of a test set; give test too.")
-    if place.is_dir() and embedded_parts(place) and not is_run(place):
-        training, tested = _open_parts(place, hold_out=test is not None or split_test)
+    if labels is None and not is_run(place) and (is_dataset(place) or embedded_parts(place)):
+        training, tested = _open_parts(place, levels, hold_out=test is not None or split_test)
     else:
         training = open_data(place, labels, levels=levels)
     if test is not None:
@@ -105,24 +105,29 @@ def open_training(
     return training.at_levels(common), tested.at_levels(common)
 
 
-def _open_parts(folder: Path, *, hold_out: bool) -> tuple[RetrievalData, RetrievalData | None]:
-    """The training images of a folder of `suprank embed`, or else its test images; and the others, to test with."""
+def _open_parts(place: Path, levels: Sequence[str], *, hold_out: bool) -> tuple[RetrievalData, RetrievalData | None]:
+    """The training images of a folder of `suprank embed` or of a dataset, or else the test images; and the others, to test."""
     from suprank.embedding import ranked_parts
     from suprank.embedding.parts import embedded_parts
     from suprank.evaluation.retrieval_data import Origin
-    from suprank.workflows.opening import read_parts
+    from suprank.workflows.opening import import_dataset, is_dataset, read_parts, read_splits
 
-    parts = embedded_parts(folder)
+    dataset = import_dataset(place, levels) if is_dataset(place) else None
+    parts = embedded_parts(place) if dataset is None else list(dataset.splits)
     part = next((name for name in ("train", "test") if name in parts), None)
     if part is None:
-        raise ValueError(f"{folder} has no training images, only {' and '.join(parts)}; embed the split train.")
+        raise ValueError(f"{place} has no training images, only {' and '.join(parts)}; embed the split train.")
     others = [name for name in parts if name != part]
     tested = () if hold_out or not others else ranked_parts(others)
     if left_out := [name for name in others if name not in tested]:
-        _log.info("%s of %s is left out", " and ".join(left_out), folder)
-    origin, name = Origin(folder, folder / part), folder.resolve().name
-    training = read_parts(folder, name, origin, [part])
-    return training, read_parts(folder, name, origin, tested) if tested else None
+        _log.info("%s of %s is left out", " and ".join(left_out), place)
+
+    def read(*chosen: str) -> RetrievalData:
+        if dataset is not None:
+            return read_splits(place, dataset, chosen)
+        return read_parts(place, place.resolve().name, Origin(place, place / part), chosen)
+
+    return read(part), read(*tested) if tested else None
 
 
 def _source(data: RetrievalData, labels: str | PathLike[str] | None) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def lists_kind(subject: str | PathLike[str], truth: Any) -> Literal["run", "pred
     """Whether a file has ranked lists, with scores or without; None for embeddings. `.json` and other names need a `truth`."""
     path = Path(subject)
     suffix = path.suffix.lower()
-    if path.is_dir() or suffix in (".npy", ".pt"):
+    if path.is_dir() or suffix in (".npy", ".pt", ".arrow"):
         return None
     if suffix == ".csv":
         return "predictions"

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from os import PathLike
 
+    from suprank.data import Manifest
     from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.models import Head
 
     Progress = Callable[[str, int, int], None]
 
 RECIPE, REPORTS = "recipe.toml", "reports"
-EMBEDDING_FILES = (".npy", ".parquet", ".pt")
 PLACES = (
     "a folder of `suprank train` or `suprank embed`, a file of embeddings (.npy, .parquet, .pt), or a Hugging Face dataset "
     "with a column of embeddings"
@@ -62,6 +62,9 @@ def open_data(
     - a file of embeddings (.npy, .parquet, .pt) with `labels` in a file (.csv, .tsv, .parquet, .npy): see
       `RetrievalData.from_files`, which has `id_column`, `fill_gaps` and `label_separator` too. Labels beside embeddings in one
       Parquet file need no second name. Of a manifest, images can be shown as well.
+    - a Hugging Face dataset with a column of embeddings: a folder of `save_to_disk` or of Parquet files, or an .arrow file. Its
+      splits are ranked as the parts of a folder are. Labels, ids (`id_column`) and `label_separator` are those of
+      `suprank data import hf`, so `datasets` has to be installed.
 
     `levels` chooses levels, finest first; one that the images lack is refused. `head`, a folder of `suprank adapt` or a `Head`,
     is applied to queries and gallery. Images without labels have no levels. Broken images are left out. `shown_in` names a page
@@ -72,6 +75,7 @@ def open_data(
         >>> suprank.open_data("runs/roadmap")  # doctest: +SKIP
         RetrievalData(roadmap: 5,924 queries × 512 rank each other; species, genus and family)
     """
+    from suprank.embedding.query_gallery import ranked_parts
     from suprank.workflows.heads import load_head
 
     loaded = None if head is None else load_head(head, device)  # first: a wrong head should not wait for a run's images
@@ -80,8 +84,13 @@ def open_data(
         path, test = _run_of_report(path, test)
     if not is_run(path) and (frozen or test is not None):
         raise ValueError(f"{path} is not a run, so it has one test set and one model; leave out test and frozen.")
-    check_place(path)
-    if path.is_dir():
+    if dataset := is_dataset(path):
+        if any(given is not None for given in (labels, gallery, gallery_labels)) or fill_gaps:
+            raise ValueError(f"{path} is a dataset, which has its own labels and gallery; leave out other ones, and fill_gaps.")
+        manifest = import_dataset(path, levels, id_column, label_separator)
+        data = read_splits(path, manifest, ranked_parts(manifest.splits))
+    elif path.is_dir():
+        check_place(path)
         if any(given is not None for given in (labels, gallery, gallery_labels, id_column, label_separator)) or fill_gaps:
             raise ValueError(f"{path} is a folder, which has its own labels, gallery and ids; to use others, name files.")
         if is_run(path):
@@ -91,7 +100,7 @@ def open_data(
     else:
         cells: dict[str, Any] = {"id_column": id_column, "fill_gaps": fill_gaps, "label_separator": label_separator}
         data = _open_file(place, labels, gallery, gallery_labels, shown_in=shown_in, levels=levels, **cells)
-    if path.is_dir():  # levels of a file are its columns
+    if path.is_dir() and not dataset:  # levels of others are their columns
         data = data.at_levels(levels or data.levels)
     if shown_in is not None:
         data.require_single_labels(shown_in)
@@ -101,6 +110,25 @@ def open_data(
 def is_run(place: str | PathLike[str]) -> bool:
     """Whether this is a folder of `suprank train`."""
     return own_file(Path(place) / RECIPE).is_file()
+
+
+def is_dataset(place: Path) -> bool:
+    """Whether this is a Hugging Face dataset with vectors: an Arrow file, or a folder of `save_to_disk` or of Parquet files."""
+    from suprank.data.columnar import is_vector, read_arrow
+    from suprank.embedding.parts import has_embeddings
+    from suprank.files.binary import open_parquet
+
+    patterns = () if has_embeddings(place) else ("*.arrow", "*/*.arrow", "*.parquet", "data/*.parquet")
+    found = (file for pattern in patterns for file in sorted(place.glob(pattern)))
+    file = place if place.suffix.lower() == ".arrow" and place.is_file() else next(found, None)
+    if file is None:
+        return False
+    if file.suffix.lower() == ".arrow":
+        schema = read_arrow(file).schema
+    else:
+        with open_parquet(file) as opened:
+            schema = opened.schema_arrow
+    return any(is_vector(column.type) and column.name != "box" for column in schema)
 
 
 def test_of(place: str | PathLike[str], test: str | None, places: Sequence[str | PathLike[str]]) -> str | None:
@@ -230,6 +258,31 @@ def _open_file(
         return data
     sides = [_with_manifest(side, file) for side, file in zip(data.sides, (labels, gallery_labels), strict=False)]
     return replace(data, queries=sides[0], gallery=None if data.gallery is None else sides[1])
+
+
+def import_dataset(
+    place: Path, levels: Sequence[str], id_column: str | None = None, label_separator: str | None = None
+) -> Manifest:
+    """The manifest of a Hugging Face dataset, with what `suprank data import hf` takes for labels and ids."""
+    from suprank.data.importers.hf import import_hf
+
+    found = import_hf(place, levels=levels or None, id=id_column, label_separator=label_separator)
+    (manifest,) = found.manifests.values()
+    return manifest
+
+
+def read_splits(place: Path, manifest: Manifest, chosen: Sequence[str]) -> RetrievalData:
+    """Some splits of a Hugging Face dataset with a column of embeddings; two are queries and gallery."""
+    from suprank.embedding.query_gallery import combine_parts
+    from suprank.evaluation.embedding_files import table_embeddings
+    from suprank.evaluation.retrieval_data import Origin
+
+    splits = {split: manifest.split(split) for split in chosen}
+    return combine_parts(
+        {split: (table_embeddings(rows.table, str(place)), rows) for split, rows in splits.items()},
+        name=place.resolve().name,
+        origin=Origin(place, place),
+    )
 
 
 def _has_labels(file: Path) -> bool:
