@@ -49,11 +49,6 @@ def test_the_result_is_one_array_in_order_and_the_parts_are_gone(tmp_path):
     assert sorted(file.name for file in path.parent.iterdir()) == [".lock", "embeddings.npy", "run.json"]
 
 
-def test_the_bytes_are_those_of_numpys_own_save(tmp_path):
-    np.save(tmp_path / "numpy.npy", vectors(np.arange(COUNT)))
-    assert write(tmp_path / "out").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
-
-
 @pytest.mark.parametrize("batch", [1, 4, 5, 30])
 @pytest.mark.parametrize("broken_after", [0, 1, 3, 5])
 def test_after_an_interruption_the_rest_is_computed_and_no_more(tmp_path, batch, broken_after):
@@ -220,6 +215,9 @@ def test_embeddings_that_do_not_match_the_rows_are_refused(tmp_path, embed_rows,
     ("options", "error", "complaint"),
     [
         ({"shard_rows": 0}, ValueError, "shard_rows=0 must be 1 or more"),
+        ({"shard": (0, 16)}, ValueError, r"shard=\(0, 16\) must be \(i, n\) with i from 1 to n, such as \(3, 16\)"),
+        ({"shard": (17, 16)}, ValueError, r"shard=\(17, 16\) must be"),
+        ({"shard": (1, 0)}, ValueError, r"shard=\(1, 0\) must be"),
         ({"dtype": "float64"}, ValueError, "dtype=float64 must be float32 or float16"),
         ({"fingerprint": {"model": object()}}, TypeError, "must hold text, numbers, lists"),
         ({"fingerprint": {"dim": 3}}, ValueError, r"has the entries \['dim'\]"),
@@ -242,12 +240,6 @@ def test_a_record_that_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json cannot be read"):
         write(tmp_path)
-
-
-def test_the_record_is_readable(tmp_path):
-    write(tmp_path)
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert record == {"count": 23, "dim": 3, "dtype": "float32", "shard_rows": 5, "model": "abc", "scales": [1, 0.5]}
 
 
 def test_a_part_that_another_process_owes_is_named(tmp_path):

@@ -108,11 +108,6 @@ def test_ids_take_references_out_of_a_users_relevance_too():
     assert relevance[0, 0] == 1, "the user's matrix was edited in place"
 
 
-def test_an_exact_copy_of_the_query_is_a_legitimate_item():
-    found = RetrievalBatch.from_embeddings(torch.ones(3, 2), torch.tensor([0, 0, 1]))
-    assert found.level().tolist() == [[IGNORED, 1, 0], [1, IGNORED, 0], [0, 0, IGNORED]]
-
-
 def test_a_users_relevance_orders_in_place_of_levels():
     relevance = torch.tensor([[1.0, 0.5, 0.0], [0.2, 1.0, -1.0], [0.0, 0.0, 1.0]])
     found = RetrievalBatch.from_embeddings(torch.eye(3), relevance=relevance)
@@ -120,11 +115,6 @@ def test_a_users_relevance_orders_in_place_of_levels():
     assert found.fine_level().tolist() == [[-1, 1, 0], [1, -1, -1], [0, 0, -1]]
     assert found.fine_level(include_self=True).tolist() == [[1, 1, 0], [1, 1, -1], [0, 0, 1]]
     assert relevance[0, 0] == 1, "the user's matrix was edited in place"
-
-
-def test_what_is_computed_once_is_shared():
-    found = RetrievalBatch.from_embeddings(torch.eye(3), torch.tensor([0, 0, 1]))
-    assert found.scores is found.scores
 
 
 @pytest.mark.parametrize(
@@ -148,7 +138,7 @@ def test_scores_are_float32_for_half_precision_and_float64_for_float64(dtype, pr
 def test_large_and_small_embeddings_have_the_scores_of_their_directions():
     embeddings, labels = batch("unequal classes", dtype=torch.float32)
     expected = RetrievalBatch.from_embeddings(embeddings, labels).scores
-    for scale in (1e-36, 1e-30, 1e-20, 1e-13, 1e-9, 1e15, 1e30, 1e37):
+    for scale in (1e-36, 1e-30, 1e-20, 1e-13, 1e-9, 1e15, 1e30, 1e37):  # at the last, finite lengths have an infinite sum
         torch.testing.assert_close(RetrievalBatch.from_embeddings(scale * embeddings, labels).scores, expected)
     assert evaluate(1e-36 * embeddings, labels, progress=False).means == pytest.approx(
         evaluate(embeddings, labels, progress=False).means, nan_ok=True
@@ -225,10 +215,8 @@ def with_value(value, row=2):
     [
         ({"embeddings": with_value(math.nan)}, ValueError, ["embeddings[2]", "nan", "finite", "learning rate"]),
         ({"embeddings": with_value(math.inf)}, ValueError, ["embeddings[2]", "inf", "half precision"]),
-        ({"embeddings": with_value(-math.inf, 0)}, ValueError, ["embeddings[0]", "-inf"]),
         ({"embeddings": with_value(3e38)}, ValueError, ["embeddings[2]", "length overflows", "finite"]),
         ({"embeddings": FEW[0]}, ValueError, ["embeddings", f"({DIM},)", "[batch, dim]"]),
-        ({"embeddings": FEW[None]}, ValueError, ["embeddings", f"(1, 4, {DIM})", "[batch, dim]"]),
         ({"embeddings": FEW.long()}, ValueError, ["embeddings", "int64", "floating-point"]),
         ({"embeddings": FEW.tolist()}, ValueError, ["embeddings", "list", "floating-point tensor"]),
         ({"embeddings": FEW[:0], "labels": NAMES[:0]}, ValueError, [f"(0, {DIM})", "nothing to rank", "skip empty batches"]),
@@ -236,7 +224,6 @@ def with_value(value, row=2):
         ({"labels": None}, ValueError, ["labels are missing", "[B, L]", "relevance="]),
         ({"labels": NAMES.float()}, TypeError, ["labels", "float32", "integer", "labels.long()"]),
         ({"labels": NAMES.bool()}, TypeError, ["labels", "bool", "integer"]),
-        ({"labels": NAMES.to(torch.complex128)}, TypeError, ["labels", "complex128", "integer"]),
         ({"labels": NAMES.tolist()}, TypeError, ["labels", "list", "integer tensor"]),
         ({"labels": (NAMES - 2).to(torch.uint64)}, ValueError, ["labels hold 18446744073709551614 in row 0", "below 2^63"]),
         ({"labels": NAMES[:3]}, ValueError, ["labels", "3 rows", "4 embeddings"]),
@@ -256,7 +243,6 @@ def with_value(value, row=2):
         ({"relevance": [[0.0] * 4] * 4}, (TypeError, ValueError), ["relevance", "list", "tensor"]),
         (GALLERY | {"self_index": torch.zeros(3, dtype=torch.long)}, ValueError, ["self_index", "(3,)", "4 integers"]),
         (GALLERY | {"self_index": torch.zeros(4)}, ValueError, ["self_index", "float32", "4 integers"]),
-        (GALLERY | {"self_index": torch.ones(4, dtype=torch.bool)}, ValueError, ["self_index", "bool", "4 integers"]),
         (GALLERY | {"self_index": torch.tensor([0, 1, 2, 9])}, ValueError, ["self_index", "9", "4 items", "−1"]),
         (GALLERY | {"self_index": torch.tensor([0, 1, 2, -5])}, ValueError, ["self_index", "-5", "4 items", "−1"]),
         (GALLERY | {"self_index": [0, 1, 2, 3]}, (TypeError, ValueError), ["self_index", "list", "4 integers"]),
@@ -273,9 +259,7 @@ def with_value(value, row=2):
         (GALLERY | {"ids": NAMES, "ref_ids": NAMES, "self_index": NAMES}, ValueError, ["ids and self_index", "give one"]),
         (GALLERY | {"ids": NAMES[:3], "ref_ids": NAMES}, ValueError, ["ids is", "(3,)", "4 integers"]),
         (GALLERY | {"ids": NAMES, "ref_ids": NAMES[:3]}, ValueError, ["ref_ids is", "(3,)", "4 integers"]),
-        (GALLERY | {"ids": NAMES[:, None], "ref_ids": NAMES}, ValueError, ["ids is", "(4, 1)", "4 integers"]),
         (GALLERY | {"ids": NAMES.float(), "ref_ids": NAMES}, ValueError, ["ids is", "float32", "which image"]),
-        (GALLERY | {"ids": NAMES, "ref_ids": NAMES.bool()}, ValueError, ["ref_ids is", "bool", "which image"]),
         (GALLERY | {"ids": NAMES.tolist(), "ref_ids": NAMES}, ValueError, ["ids is", "list", "4 integers"]),
     ],
 )
@@ -291,11 +275,6 @@ def test_within_unchecked_values_are_not_looked_at_and_afterwards_they_are():
         assert math.isnan(SupHAP()(with_value(math.nan), NAMES).item())
         with pytest.raises(TypeError, match="float32"):
             SupHAP()(FEW, NAMES.float())
-    with pytest.raises(ValueError, match=r"embeddings\[2\] holds nan"):
-        SupHAP()(with_value(math.nan), NAMES)
-
-
-def test_unchecked_ends_with_an_error_too():
     with pytest.raises(RuntimeError, match="out"), skip_value_checks():
         raise RuntimeError("out")
     with pytest.raises(ValueError, match=r"embeddings\[2\] holds nan"):

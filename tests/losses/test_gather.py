@@ -17,7 +17,7 @@ from suprank.data import BalancedBatchSampler
 from suprank.losses import gather, roadmap
 from suprank.losses.gather import _DTYPES, _Gather
 from tests.losses import worker
-from tests.ports import free_port
+from tests.training.runs import two_ranks
 
 ROOT = Path(__file__).parents[2]
 WORLDS = (2, 3)
@@ -205,23 +205,8 @@ def test_a_program_of_the_page_trains_two_processes_as_one(program, forked, trai
     missing = [package for package in NEEDS[program] if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    variables = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "TORCHELASTIC_RUN_ID": "test",
-    }
-    variables |= {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "ACCELERATE_USE_CPU": "true",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    started = [
-        forked.script(PROGRAMS[program], cwd=tmp_path, variables={**variables, "RANK": rank, "LOCAL_RANK": rank})
-        for rank in "01"
-    ]
+    on_cpus = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+    started = [forked.script(PROGRAMS[program], cwd=tmp_path, variables=rank | on_cpus) for rank in two_ranks()]
     try:
         ends = [process.end(timeout=60) for process in started]
     finally:

@@ -138,13 +138,6 @@ def test_a_memory_saved_in_the_middle_continues_identically(per_item):
         assert listed(memory) == listed(other)
 
 
-def test_a_memory_inside_another_module_is_saved_with_it():
-    whole, other = (torch.nn.ModuleDict({"memory": EmbeddingMemory(3, 2, 2)}) for _ in range(2))
-    whole["memory"].add(*rows_of([4, 5]))
-    other.load_state_dict(whole.state_dict())
-    assert listed(other["memory"]) == expected_rows(rows_of([4, 5]))
-
-
 def test_everything_is_in_the_state_and_nothing_is_a_parameter():
     memory = EmbeddingMemory(3, 2, 1)
     assert set(memory.state_dict()) == {"stored_embeddings", "stored_labels", "stored_ids", "added"}
@@ -222,26 +215,6 @@ def filled(embeddings, labels, ids, *, size=40, per_item=False):
         memory.add(drawn, their_labels if seed == 1 else labels.flip(0), older)
     memory.add(embeddings, labels, ids)
     return memory
-
-
-@pytest.mark.parametrize("per_item", [False, True], ids=["ring", "per item"])
-@pytest.mark.parametrize("name", ITEM_LOSSES)
-def test_a_loss_against_a_memory_has_gradients_for_the_batch_alone(name, per_item):
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    embeddings.requires_grad_()
-    memory = filled(embeddings, labels, torch.arange(8), per_item=per_item)
-    assert len(memory) == (12 if per_item else 24)
-    found = memory.contents()
-    before = found.embeddings.clone()
-    against = {"ref_emb": found.embeddings, "ref_labels": found.labels, "ids": torch.arange(8), "ref_ids": found.ids}
-    value = ITEM_LOSSES[name]()(embeddings, labels, **against)
-    value.backward()
-    assert value.isfinite()
-    assert embeddings.grad is not None
-    assert embeddings.grad.isfinite().all()
-    assert embeddings.grad.abs().max() > 0
-    assert found.embeddings.grad is None
-    assert torch.equal(found.embeddings, before)
 
 
 @pytest.mark.parametrize("name", ITEM_LOSSES)

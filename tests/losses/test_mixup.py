@@ -6,19 +6,16 @@ import pytest
 import torch
 
 from suprank.losses import (
-    Combined,
     PairCalibration,
-    ProxySoftmax,
     RetrievalLoss,
     SimilarityMixup,
     SupAP,
     SupHAP,
-    happier,
     roadmap,
 )
-from suprank.ranking import IGNORED, definition
+from suprank.ranking import IGNORED
 from tests import reference
-from tests.losses.batches import COMPOSITIONS, DIM, RANK_LOSSES, batch, rows, slow_loss_of_lists
+from tests.losses.batches import COMPOSITIONS, RANK_LOSSES, batch, rows, slow_loss_of_lists
 
 
 class Seen(RetrievalLoss):
@@ -101,18 +98,6 @@ def test_who_is_in_whose_list_in_a_class_of_three():
     assert torch.equal(found.fine_level(), torch.where(found.level() < 0, out, (found.level() == 2).to(torch.int8)))
 
 
-def test_a_virtual_example_lies_between_two_images_and_is_not_normalized_again():
-    found = mixed(2 * torch.eye(4), torch.tensor([0, 0, 1, 1]))
-    assert found.queries is found.items
-    weights = found.scores[4:, :4]  # with unit vectors along the axes, similarities are the weights
-    torch.testing.assert_close(weights.sum(1), torch.ones(2))
-    assert weights[0, 2:].eq(0).all()
-    assert weights[1, :2].eq(0).all()
-    assert ((weights[0, :2] > 0) & (weights[0, :2] < 1)).all()
-    torch.testing.assert_close(found.scores[4, 4], weights[0].square().sum())
-    assert not torch.equal(weights[0, :2], weights[1, 2:]), "each pair has an α of its own"
-
-
 # Against the definition
 
 
@@ -135,31 +120,6 @@ def test_mixed_pair_calibration_and_roadmap_equal_the_definition():
     loss = SimilarityMixup(roadmap(decomposability=PairCalibration()))
     assert seeded(loss, embeddings, labels).item() == pytest.approx(expected, rel=1e-9)
     assert set(loss.log) == {"SupAP", "PairCalibration", "loss", "queries_without_positives"}
-
-
-def test_the_gradient_is_autograds_through_a_matrix_of_mixed_similarities():
-    embeddings, labels = batch("one class only")
-    labels = torch.tensor([0, 0, 0, 1])
-    weights = torch.eye(7, 4, dtype=torch.float64)  # rows: the examples, as weights of the images
-    torch.manual_seed(0)
-    for row, (x, z), alpha in zip(range(4, 7), [(0, 1), (0, 2), (1, 2)], torch.rand(3, 1)[:, 0].double(), strict=True):
-        weights[row, x], weights[row, z] = alpha, 1 - alpha
-    leaf = embeddings.clone().requires_grad_()
-    unit = torch.nn.functional.normalize(leaf)
-    similarity = weights @ (unit @ unit.T) @ weights.T
-    sharing = (weights > 0).double() @ (weights > 0).double().T > 0
-    classes = torch.cat([labels, labels.new_zeros(3)])
-    level = (classes[:, None] == classes).int().masked_fill(sharing, IGNORED)
-    found = definition(similarity, level)
-    positive = level > 0
-    precision = (found.plus / (found.plus + found.minus)).where(positive, 0).sum(1) / positive.sum(1).clamp(min=1)
-    expected = 1 - precision.sum() / positive.any(1).sum()
-    expected.backward()
-    other = embeddings.clone().requires_grad_()
-    value = seeded(SimilarityMixup(SupAP()), other, labels)
-    value.backward()
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(other.grad, leaf.grad)
 
 
 # Random numbers
@@ -196,37 +156,3 @@ def test_references_are_not_mixed():
     references, ref_labels = batch("three levels", seed=1)
     memory = {"ref_emb": references, "ref_labels": ref_labels, "ids": torch.arange(8), "ref_ids": torch.arange(4, 12)}
     assert torch.equal(SimilarityMixup(SupHAP())(embeddings, labels, **memory), SupHAP()(embeddings, labels, **memory))
-
-
-def test_it_goes_beside_proxies_in_a_combination():
-    embeddings, labels = batch("three levels")
-    proxies = ProxySoftmax(5, DIM).to(torch.float64)
-    loss = Combined(SimilarityMixup(SupHAP()), proxies, 0.25)
-    found = seeded(loss, embeddings, labels)
-    expected = 0.75 * seeded(SimilarityMixup(SupHAP()), embeddings, labels) + 0.25 * proxies(embeddings, labels)
-    assert found.item() == pytest.approx(expected.item())
-    assert {"SimilarityMixup", "ProxySoftmax", "queries_without_positives", "loss"} == set(loss.log)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "fragments"),
-    [
-        (lambda: SimilarityMixup(torch.nn.MSELoss()), TypeError, ["MSELoss", "a loss of suprank"]),  # type: ignore[arg-type]
-        (lambda: SimilarityMixup(ProxySoftmax(3, DIM)), TypeError, ["ProxySoftmax", "no items", "Combined(SimilarityMixup("]),
-        (
-            lambda: SimilarityMixup(happier(3, DIM)),
-            TypeError,
-            ["ProxySoftmax", "surrogate alone"],
-        ),
-        (lambda: SimilarityMixup(SimilarityMixup(SupAP())), TypeError, ["SimilarityMixup", "use it once"]),
-        (
-            lambda: SimilarityMixup(SupAP())(torch.eye(2), torch.tensor([0, 0]), relevance=torch.ones(2, 2)),
-            ValueError,
-            ["relevance", "labels of its class", "leave SimilarityMixup out"],
-        ),
-    ],
-)
-def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
-    with pytest.raises(error) as raised:
-        call()
-    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)

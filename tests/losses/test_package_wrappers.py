@@ -154,17 +154,6 @@ def test_two_streams_are_queries_and_references():
     torch.testing.assert_close(MultiSimilarity()(anchors, LABELS, ref_emb=others, ref_labels=LABELS), theirs)
 
 
-def test_their_losses_take_a_query_among_references_for_its_own_positive_and_ours_do_not():
-    embeddings = torch.eye(8)[:4]
-    labels = torch.arange(4)  # nothing has a positive but itself
-    theirs = package.ContrastiveLoss(pos_margin=2, neg_margin=0, distance=distances.CosineSimilarity())
-    assert theirs(embeddings, labels).item() == 0
-    assert theirs(embeddings, labels, ref_emb=embeddings, ref_labels=labels.clone()).item() > 0.5
-    loss = SupAP()
-    loss(embeddings, labels, ref_emb=embeddings, ref_labels=labels, self_index=torch.arange(4))
-    assert loss.log["queries_without_positives"] == 4
-
-
 def test_four_identical_images_of_a_class_have_the_ndcg_that_conventions_say():
     assert SupNDCG()(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64)).item() == pytest.approx(0.296, abs=5e-4)
     assert SupAP()(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64)).item() == 0

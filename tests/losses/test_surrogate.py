@@ -9,23 +9,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from suprank.losses import (
     RankLoss,
     RetrievalBatch,
     SmoothAP,
     SmoothHAP,
-    SmoothNDCG,
     SupAP,
     SupHAP,
-    SupMRR,
     SupNDCG,
     SupRecall,
     happier,
 )
-from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
-from suprank.ranking import Sigmoid, SupStep, chunked, definition, heaviside
+from suprank.ranking import Sigmoid, SupStep, chunked, definition
 from suprank.ranking.steps import SupStepOptions
 from tests import reference
 from tests.losses.batches import (
@@ -41,9 +37,6 @@ from tests.losses.batches import (
     slow_loss_of_lists,
 )
 from tests.ranking.random_rankings import SOME
-
-MEASURES = {"AP": APMeasure(), "Recall": RecallMeasure(), "HAP": HAPMeasure(), "NDCG": NDCGMeasure()}
-
 
 # Worked examples
 
@@ -134,16 +127,6 @@ def test_smooth_ap_is_pytorch_metric_learnings_where_that_is_right(classes, imag
     torch.testing.assert_close(gradient, their_gradient, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_smooth_ap_of_a_perfect_batch_is_zero_where_pytorch_metric_learnings_is_not():
-    from pytorch_metric_learning.losses import SmoothAPLoss
-
-    labels = torch.arange(6).repeat_interleave(2)
-    embeddings = torch.eye(6)[labels]
-    assert SmoothAPLoss()(embeddings, labels).item() > 0.2
-    assert SmoothAP()(embeddings, labels).item() == pytest.approx(0, abs=1e-6)
-
-
 # Laws
 
 
@@ -167,21 +150,6 @@ def test_a_batch_in_perfect_order_with_a_margin_has_next_to_no_loss_and_gradient
     value, gradient = gradient_of(RANK_LOSSES[name](), angles[:1], tree[:1], ref_emb=angles[1:], ref_labels=tree[1:])
     assert 0 <= value.item() < 1e-8
     assert gradient.abs().max() < 1e-6
-
-
-@pytest.mark.parametrize("name", RANK_LOSSES)
-def test_ignored_items_change_nothing(name):
-    embeddings, _ = batch("unequal classes")
-    relevance = torch.tensor(
-        [[0, 3, 1, 0, 0, 2, 0], [1, 0, 0, 2, 0, 0, 1], [2, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64
-    )
-    queries, references = embeddings[:4], embeddings.flip(1)
-    value, gradient = gradient_of(RANK_LOSSES[name](), queries, None, ref_emb=references, relevance=relevance)
-    junk = torch.cat([references, torch.cat([queries, -queries])])  # exact copies and opposites, both out of the list
-    ignored = torch.cat([relevance, torch.full((4, 8), -1.0, dtype=torch.float64)], 1)
-    with_junk, junk_gradient = gradient_of(RANK_LOSSES[name](), queries, None, ref_emb=junk, relevance=ignored)
-    torch.testing.assert_close(with_junk, value)
-    torch.testing.assert_close(junk_gradient, gradient)
 
 
 @pytest.mark.parametrize("name", RANK_LOSSES)
@@ -275,17 +243,6 @@ def test_any_decay_gives_a_finite_loss(decay):
         assert gradient.isfinite().all()
 
 
-def test_decay_above_one_shifts_the_loss_to_the_fine_level():
-    embeddings = on_a_circle(0, 40, 20, 90)
-    labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # the coarse mate at 20° stands above the fine mate at 40°
-    gallery = {"ref_emb": embeddings[1:], "ref_labels": labels[1:]}
-    losses = [SupHAP(decay=decay)(embeddings[:1], labels[:1], **gallery).item() for decay in (0.0, 1.0, 3.0, 5.0)]
-    assert losses == sorted(losses)
-    fine = SupAP()(embeddings[:1], labels[:1], **gallery).item()
-    assert losses[-1] == pytest.approx(fine, abs=0.05)
-    assert losses[0] < fine - 0.3
-
-
 def test_hyper_parameters_reach_the_steps():
     embeddings, labels = batch("unequal classes", seed=1)
     changes: list[dict[str, Any]] = [{"tau": 0.2}, {"rho": 3.0}, {"delta": 0.3}, {"jump": 0.9}, {"value_at_delta": 1.2}]
@@ -316,42 +273,6 @@ def test_ks_and_rank_tau_reach_the_recall():
     steps = reference.heaviside, reference.h_minus()
     values = [reference.mean_recall(scores, level, (2, 3), *steps, rank_tau=0.5) for scores, level in lists]
     assert SupRecall(ks=[2, 3], rank_tau=0.5)(embeddings, labels).item() == pytest.approx(reference.mean_loss(values))  # type: ignore[arg-type]
-
-
-def test_repr_shows_the_hyper_parameters():
-    assert "tau=0.02" in repr(SupAP(tau=0.02))
-    assert "value_at_delta=1.44" in repr(SupAP(value_at_delta=1.44))
-    assert "ks=(1, 5)" in repr(SupRecall(ks=(1, 5)))
-    assert "decay=3.0" in repr(SupHAP(decay=3.0))
-    assert "include_self=True" in repr(nn.ModuleList([SmoothHAP(include_self=True)]))
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "fragments"),
-    [
-        (lambda: SupAP(tau=0.0), ValueError, ["tau=0.0", "above 0"]),
-        (lambda: SupAP(rho=-1.0), ValueError, ["rho=-1.0", "0 or more"]),
-        (lambda: SupNDCG(delta=math.nan), ValueError, ["delta=nan"]),
-        (lambda: SupHAP(value_at_delta=-1.0), ValueError, ["value_at_delta=-1.0"]),
-        (lambda: SmoothNDCG(tau=-0.1), ValueError, ["tau=-0.1"]),
-        (lambda: SupRecall(ks=()), ValueError, ["ks=()", "one or more", "(1, 2, 4, 8, 16)"]),
-        (lambda: SupRecall(ks=(0, 1)), ValueError, ["ks=(0, 1)", "from 1 on"]),
-        (lambda: SupRecall(rank_tau=0.0), ValueError, ["rank_tau=0.0"]),
-        (lambda: SupHAP(decay=-1.0), ValueError, ["decay=-1.0", "0 or more"]),
-        (lambda: SupHAP(decay=math.nan), ValueError, ["decay=nan"]),
-        (lambda: SupHAP(weights=(-1.0, 2.0)), ValueError, ["weights=", "-1.0", "0 or more"]),
-        (lambda: SupHAP(weights=(0.0, 0.0)), ValueError, ["weights=", "above 0"]),
-        (lambda: SupHAP(weights=()), ValueError, ["weights="]),
-        (lambda: SupAP(reducer=None), TypeError, ["SupAP has no argument 'reducer'; it has k, rank_tau", "jump"]),  # type: ignore[call-arg]
-        (lambda: SupMRR(include_self=True), TypeError, ["SupMRR has no argument 'include_self'"]),  # type: ignore[call-arg]
-        (lambda: SmoothAP(rho=1.0), TypeError, ["rho"]),  # type: ignore[call-arg]
-        (lambda: SupAP(0.01), TypeError, ["positional"]),  # type: ignore[call-arg, arg-type]
-    ],
-)
-def test_a_bad_hyper_parameter_is_refused_when_the_loss_is_made(make, error, fragments):
-    with pytest.raises(error) as raised:
-        make()
-    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
 
 
 @pytest.mark.parametrize("weights", [(1.0,), (0.2, 0.3, 0.5)], ids=str)
@@ -400,17 +321,6 @@ def test_a_new_rank_loss_is_a_measure_of_a_few_lines_and_trains():
     before.backward()
     optimizer.step()
     assert loss(leaf, labels) < before
-
-
-@pytest.mark.parametrize("name", RANK_LOSSES)
-def test_a_named_loss_is_its_measure_under_its_steps(name):
-    embeddings, labels = batch("three levels")
-    named = RANK_LOSSES[name](tau=0.03)
-    steps = {"plus": heaviside, "minus": SupStep(tau=0.03)} if name in SUP else {"plus": Sigmoid(0.03), "minus": Sigmoid(0.03)}
-    assert named.measure == MEASURES[name.removeprefix("Sup").removeprefix("Smooth")]
-    assert {"plus": named.plus, "minus": named.minus} == steps
-    composed = RankLoss(named.measure, **steps)
-    assert torch.equal(composed(embeddings, labels), named(embeddings, labels))
 
 
 def test_the_parameters_of_the_step_are_those_of_sup_step_with_its_defaults():

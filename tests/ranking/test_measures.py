@@ -419,17 +419,11 @@ def test_measures_of_h_rank_say_when_relevance_was_not_given():
 
 
 def test_at_least_keeps_ignored_items_ignored():
-    level = torch.tensor([[3, 2, 1, 0, -1]])
-    assert [at_least(level, current).tolist()[0] for current in (1, 2, 3)] == [
-        [1, 1, 1, 0, -1],
-        [1, 1, 0, 0, -1],
-        [1, 0, 0, 0, -1],
-    ]
-
-
-def test_at_least_keeps_any_negative_number_ignored():
-    found = at_least(torch.tensor([[-256, -2, -1, 1]]), 1)
-    assert (found < 0).tolist() == [[True, True, True, False]]
+    level = torch.tensor([[3, 2, 1, 0, -1, -256]])
+    for current, expected in ((1, [1, 1, 1, 0]), (2, [1, 1, 0, 0]), (3, [1, 0, 0, 0])):
+        found = at_least(level, current)[0]
+        assert found[:4].tolist() == expected
+        assert (found[4:] < 0).all()
 
 
 def test_float32_ranks_of_a_long_list_are_whole_numbers():

@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import resource
-import signal
 import zipfile
 from collections import OrderedDict
 
@@ -14,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.training.checkpoint import FORMAT, CheckpointError, load_newest, newest_step, save
+from tests.disks import disk_of
 from tests.training.runs import start_process
 from tests.waiting import wait_until
 
@@ -135,15 +134,8 @@ def test_what_a_killed_writer_left_behind_is_removed(tmp_path):
 @pytest.mark.parametrize("limit", [0, 300, 3000, 300_000])  # bytes: within the header, the pickle, a tensor
 def test_a_disk_that_fills_leaves_the_older_ones_and_nothing_half_written(tmp_path, limit):
     saved(tmp_path, 1, 2)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the limit fails, as on a full disk
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-        with pytest.raises(OSError, match="File too large"):
-            save(tmp_path, 3, {**state(3), "memory": torch.zeros(100_000)}, keep=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
+    with disk_of(limit), pytest.raises(OSError, match="File too large"):
+        save(tmp_path, 3, {**state(3), "memory": torch.zeros(100_000)}, keep=1)
     assert names(tmp_path) == ["step-00000001.pt", "step-00000002.pt"]
     assert load_newest(tmp_path, silent)[0]["step"] == 2
 

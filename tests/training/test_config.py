@@ -5,19 +5,11 @@ import torch
 from pydantic import ValidationError
 
 from suprank.training.config import TrainConfig
-from suprank.training.loss_specs import loss_specs
 
 
 def config(**tables):
     tables.setdefault("loss", {"name": "roadmap"})
     return TrainConfig.model_validate({"data": {"manifest": "m.parquet"}, **tables})
-
-
-@pytest.mark.parametrize("name", loss_specs())
-def test_what_is_written_with_every_default_is_read_to_the_same(name):
-    whole = config(loss={"name": name})
-    assert TrainConfig.model_validate(whole.model_dump()) == whole
-    assert TrainConfig.model_validate_json(whole.model_dump_json()) == whole
 
 
 def test_nothing_can_be_changed_afterwards():
@@ -28,7 +20,6 @@ def test_nothing_can_be_changed_afterwards():
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"loss": {"name": "road-map"}}, "there is no loss 'road-map'; did you mean roadmap. choose from sup-ap, "),
         ({"loss": {"name": "softbin-ap", "bins": 1}}, "bins=1 must be a whole number from 2 on"),
         ({"loss": {"name": "arcface"}, "memory": {"size": 100}}, "of no use to arcface"),
         ({"loss": {"name": "triplet-sh"}, "proxies": {"lr": 1.0}}, r"\[proxies\] is set, but triplet-sh has no proxies"),
@@ -39,7 +30,6 @@ def test_nothing_can_be_changed_afterwards():
             {"loss": {"name": "roadmap", "decomposability": "pairs", "temperature": 0.1}},
             "temperature has no effect with decomposability='pairs'; leave it out, or set decomposability='proxies'",
         ),
-        ({"loss": {"name": "roadmap", "weight": 1.5}}, "less than or equal to 1"),
         ({"batch": {"size": 30, "images_per_class": 4}}, "batch.size=30 must be a multiple of batch.images_per_class=4"),
         ({"batch": {"level": "genus"}}, "level has no effect with the m-per-class sampler"),
         (
@@ -53,7 +43,6 @@ def test_nothing_can_be_changed_afterwards():
             {"data": {"manifest": "m.csv", "cache_folder": "decoded"}},
             "cache_folder has no effect without cache_images or crop_on",
         ),
-        ({"loss": {"name": "sup-ap"}, "proxies": {"lr": 3.0}}, r"\[proxies\] is set, but sup-ap has no proxies"),
         ({"optimizer": {"schedule": "steps"}}, "needs milestones"),
         ({"optimizer": {"min_lr": 1e-6, "schedule": "constant"}}, "min_lr has no effect with schedule='constant'"),
         ({"optimizer": {"momentum": 0.5}}, "momentum has no effect with the optimizer adam"),
@@ -79,32 +68,22 @@ def test_nothing_can_be_changed_afterwards():
             {"batch": {"sampler": "hierarchical", "coarse_per_batch": 3, "size": 8}},
             "batch.coarse_per_batch=3 must be 2 at most: batch.size=8 has room",
         ),
-        ({"loss": {"name": "sup-ap", "jump": -1}}, "jump=-1.0 must be a finite number, 0 or more"),
-        ({"loss": {"name": "pair-calibration", "positive_floor": float("nan")}}, "positive_floor=nan must be a finite number"),
         ({"loss": {"name": "rod-recall", "ks": []}}, r"ks=\(\) must be one or more cut-offs"),
-        ({"loss": {"name": "triplet-dw", "cutoff": 1.5}}, "with 0 < cutoff < farthest ≤ 2"),
-        ({"loss": {"name": "contrastive-xbm", "margin": 1}}, "margin=1.0 must be a cosine similarity"),
         ({"loss": {"name": "arcface", "margin": 4}}, "margin=4.0 must be an angle between 0 and π"),
-        ({"loss": {"name": "multi-similarity", "base": float("inf")}}, "base=inf"),
         ({"loss": {"name": "csl", "margins": [0.1, float("nan")]}}, "must be 2 finite numbers"),
-        ({"evaluation": {"metrics": ["R@one"]}}, "R@one"),
         ({"evaluation": {"metrics": ["hap5"]}}, "unknown metric 'hap5'; the nearest known name is H-AP"),
         ({"evaluation": {"metrics": []}}, "metrics=.* is empty"),
         ({"evaluation": {"best": "bestness"}}, "unknown metric 'bestness'"),
         ({"evaluation": {"metrics": ["R@1"], "best": "AP"}}, "best='AP' is not among metrics=.*; add it there"),
         ({"evaluation": {"ks": []}}, r"ks=\[\] must be in ascending order, each once; try \[1, 10, 100\]"),
         ({"evaluation": {"ks": [4, 1, 4]}}, r"ks=\[4, 1, 4\] must be in ascending order, each once; try \[1, 4\]"),
-        ({"evaluation": {"ks": [0, 1]}}, "greater than or equal to 1"),
-        ({"evaluation": {"ks": [1.5]}}, "valid integer"),
         ({"evaluation": {"ks": [1, 2], "metrics": ["R@1"]}}, "has no effect, because metrics=.* names the cut-offs"),
         ({"evaluation": {"level_weights": {"species": 0}}}, "level_weights=.* must have a weight above 0"),
-        ({"evaluation": {"level_weights": {"species": -1}}}, "greater than or equal to 0"),
         ({"evaluation": {"level_weights": {"species": 1}, "metrics": ["AP"]}}, "is without wAP; add it"),
         ({"engine": {"accelerator": "cpu", "precision": "fp16"}}, "engine.precision='fp16' is for GPUs"),
         ({"engine": {"accelerator": "cpu", "replay_loss": True}}, "engine.replay_loss=true replays the loss on one GPU"),
         ({"engine": {"devices": 2, "replay_loss": True}}, "engine.replay_loss=true replays the loss on one GPU"),
         ({"engine": {"accelerator": "cpu", "strategy": "fsdp"}}, "engine.strategy='fsdp' shards a network over GPUs"),
-        ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
     ],
 )
 def test_what_makes_no_sense_or_has_no_effect_is_refused(tables, message):

@@ -46,13 +46,16 @@ def check_same(found, expected):
 
 
 @pytest.mark.parametrize(("world", "case"), [(world, case) for world in WORLDS for case in worker.cases(world)])
-def test_processes_find_the_losses_of_one_process(alone, together, world, case):
-    for found in together[world]:
-        assert found["world"] == world
-        for values, expected in zip(found["trained"][case]["values"], alone[case]["values"], strict=True):
-            assert values.keys() == expected.keys()
-            for name, value in expected.items():  # a norm of gradients, which are steep, loses two digits more
-                assert values[name] == pytest.approx(value, rel=1e-4 if name == "gradient norm" else 1e-6, abs=1e-6), name
+def test_processes_find_the_losses_of_one_process_and_all_end_with_the_same_bits(alone, together, world, case):
+    first, *others = (found["trained"][case] for found in together[world])
+    assert [found["world"] for found in together[world]] == world * [world]
+    for values, expected in zip(first["values"], alone[case]["values"], strict=True):
+        assert values.keys() == expected.keys()
+        for name, value in expected.items():  # a norm of gradients, which are steep, loses two digits more
+            assert values[name] == pytest.approx(value, rel=1e-4 if name == "gradient norm" else 1e-6, abs=1e-6), name
+    for other in others:
+        check_same(other["after"], first["after"])
+        assert other["values"] == first["values"]
 
 
 @pytest.mark.parametrize(("world", "case"), [(world, case) for world in WORLDS for case in worker.cases(world)])
@@ -73,14 +76,6 @@ def test_processes_end_with_the_network_proxies_and_memory_of_one_process(alone,
             assert torch.equal(found["after"][name], value), name
     assert change.sqrt() > 1e-3, "something was learned"
     assert difference.sqrt() < 1e-3 * change.sqrt(), "and the same"
-
-
-@pytest.mark.parametrize(("world", "case"), [(world, case) for world in WORLDS for case in worker.cases(world)])
-def test_all_processes_end_with_the_same_bits(together, world, case):
-    first, *others = (found["trained"][case] for found in together[world])
-    for other in others:
-        check_same(other["after"], first["after"])
-        assert other["values"] == first["values"]
 
 
 @pytest.mark.parametrize("world", WORLDS)

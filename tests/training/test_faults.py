@@ -17,7 +17,6 @@ from torch import nn
 from suprank.data import Manifest
 from suprank.training import checkpoint, learner, loop
 from suprank.training.batches import TrainBatches
-from suprank.training.checkpoint import CheckpointError
 from suprank.training.loop import NonFiniteLossError, train
 from suprank.training.validation import Validator
 from tests.training.runs import (
@@ -416,14 +415,6 @@ def test_a_model_that_could_not_be_written_is_an_error_and_written_by_a_resumed_
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
 
 
-@pytest.mark.parametrize("place", ["file", "file/run"])
-def test_a_file_in_the_way_of_the_folder_is_refused_before_training(manifest, tmp_path, place):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(OSError, match=f"{place} cannot be written to .*; name another folder"):
-        train(recipe(manifest), tmp_path / place)
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 def test_a_folder_of_checkpoints_that_is_lost_on_the_way_costs_no_training(manifest, plain, tmp_path):
     folder = tmp_path / "run"
 
@@ -472,14 +463,6 @@ def test_a_truncated_checkpoint_is_told_and_the_one_before_is_taken(manifest, pl
     assert_as_if_nothing_had_happened(stopped, plain)
 
 
-def test_without_a_whole_checkpoint_nothing_is_begun(manifest, stopped):
-    for file in (stopped / "checkpoints").iterdir():
-        cut(file, 0.5)
-    with pytest.raises(CheckpointError, match="are damaged"):
-        train(recipe(manifest), stopped, resume=True)
-    assert len(lines(stopped)) == 8, "seven steps and an evaluation"
-
-
 # Numbers that are none
 
 
@@ -517,17 +500,11 @@ def test_what_is_not_finite_stops_the_run_names_the_step_and_writes_down_the_bat
     poison, reason = POISONS[name]
     folder, at = tmp_path / "run", 4
     step = learner.Learner.step
-    parameters = []
 
     def poisoned(self, batches, number, *arguments):
-        if number != at:
-            return step(self, batches, number, *arguments)
-        poison(self)
-        before = [value.detach().clone() for value in self.embedder.parameters()]
-        try:
-            return step(self, batches, number, *arguments)
-        finally:
-            parameters.append((before, [value.detach() for value in self.embedder.parameters()]))
+        if number == at:
+            poison(self)
+        return step(self, batches, number, *arguments)
 
     monkeypatch.setattr(learner.Learner, "step", poisoned)
     config = recipe(manifest, checkpoint=AT_EVERY_STEP)
@@ -537,9 +514,6 @@ def test_what_is_not_finite_stops_the_run_names_the_step_and_writes_down_the_bat
     assert message.startswith(f"step {at}, epoch 1: {reason}")
     assert f"the last checkpoint is {folder}/checkpoints/step-00000004.pt." in message
     assert f"Its images are listed in {folder}/bad-batch-step-{at}.json." in message
-    ((before, after),) = parameters
-    for one, other in zip(before, after, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
     feed = TrainBatches.from_config(config, Manifest.read(manifest))
     ids = next(feed.batches(1, 1, 3)).ids.tolist()

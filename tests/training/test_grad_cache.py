@@ -121,31 +121,22 @@ def check_close(found, expected, tolerance):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_chunks_give_the_gradients_of_one_graph_under_dropout_and_stochastic_depth(exact, name, chunk):
-    model = made(Noisy, exact)
+def test_chunks_give_the_gradients_of_one_graph_under_dropout_and_of_one_pass_without(exact, name, chunk):
+    model, still = made(Noisy, exact), made(Noisy, exact, 0.0)
     expected = with_one_graph(model, images(), chunk, name)
     check_close(found(exact, model, forward_in_chunks(chunk), images(), name), expected, 1e-10)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_chunks_give_the_gradients_of_one_pass_where_nothing_is_random(exact, name, chunk):
-    model = made(Noisy, exact, 0.0)
-    expected = with_one_graph(model, images(), BATCH, name)
-    check_close(found(exact, model, forward_at_once, images(), name), expected, 1e-12)
-    check_close(found(exact, model, forward_in_chunks(chunk), images(), name), expected, 1e-10)
+    whole = with_one_graph(still, images(), BATCH, name)
+    check_close(found(exact, still, forward_at_once, images(), name), whole, 1e-12)
+    check_close(found(exact, still, forward_in_chunks(chunk), images(), name), whole, 1e-10)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 6])
-def test_a_transformer_with_stochastic_depth_has_them_in_single_precision(single, chunk):
-    model, given = made(noisy_transformer, single), images(32, torch.float32)
-    check_close(found(single, model, forward_in_chunks(chunk), given), with_one_graph(model, given, chunk), 1e-5)
-
-
-@pytest.mark.parametrize("chunk", [1, 5, 6])
-def test_a_network_with_frozen_batchnorm_has_the_gradients_of_one_pass_in_single_precision(single, chunk):
-    model = made(lambda: tiny.embedder("test_resnet", dim=16, freeze_batchnorm=True).train(), single)
+def test_real_networks_have_them_in_single_precision(single, chunk):
+    """A transformer with stochastic depth, and one with frozen BatchNorm."""
     given = images(32, torch.float32)
+    model = made(noisy_transformer, single)
+    check_close(found(single, model, forward_in_chunks(chunk), given), with_one_graph(model, given, chunk), 1e-5)
+    model = made(lambda: tiny.embedder("test_resnet", dim=16, freeze_batchnorm=True).train(), single)
     check_close(found(single, model, forward_in_chunks(chunk), given), found(single, model, forward_at_once, given), 1e-5)
 
 

@@ -1,7 +1,6 @@
 """A step of training: what moves, what stays, and that it is the step of a plain loop."""
 
 import copy
-import io
 import math
 from types import SimpleNamespace
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from suprank import losses
-from suprank.models import Embedder
 from suprank.training import learner as learners
 from suprank.training.learner import NonFiniteError
 from tests.losses.test_replay import Again
@@ -84,12 +82,14 @@ def test_roadmap_takes_the_steps_of_a_plain_loop(model, together):
     check_close(learning, expected)
 
 
-def test_happier_takes_the_steps_of_a_plain_loop_and_its_proxies_too():
-    learning = learner(config("happier", proxies=SGD))
+@pytest.mark.parametrize("together", [1, 2])
+def test_happier_takes_the_steps_of_a_plain_loop_and_its_proxies_too(together):
+    learning = learner(config("happier", proxies=SGD, batch={**TWO, "accumulate": together}))
     softmax = losses.ProxySoftmax(worker.CLASSES, 16)
     with torch.no_grad():
         softmax.proxies.copy_(learning.proxies[0])
-    expected = plain_loop(learning, losses.happier(decomposability=softmax), 3, proxies=softmax.proxies)
+    loss = losses.happier(decomposability=softmax)
+    expected = plain_loop(learning, loss, 3, together=together, proxies=softmax.proxies)
     steps(learning)
     check_close(learning, expected)
     torch.testing.assert_close(learning.proxies[0], softmax.proxies, rtol=1e-6, atol=1e-6)
@@ -191,23 +191,6 @@ def test_long_gradients_are_shortened_and_short_ones_left():
     assert lengths[None] == lengths[1e6] == pytest.approx(0.1 * norms[None], rel=1e-2)
 
 
-def test_an_accumulated_step_is_one_with_the_mean_of_the_gradients():
-    plain = {"name": "sgd", "lr": 0.1, "momentum": 0.0, "schedule": "constant"}
-    tables = {"optimizer": plain, "proxies": plain}
-    moves = []
-    for number in (0, 1):
-        learning = learner(config("happier", **tables))
-        before = learned(learning)
-        learning.step([batch(number)], 0, 0, 0, 2)
-        moves.append({name: value - before[name] for name, value in learned(learning).items()})
-    learning = learner(config("happier", batch=TWO, **tables))
-    learning.step([batch(0), batch(1)], 0, 0, 0, 2)
-    for name, value in learned(learning).items():
-        if not value.is_floating_point():
-            continue  # how many batches BatchNorm has seen: none, it is frozen
-        torch.testing.assert_close(value - before[name], (moves[0][name] + moves[1][name]) / 2, rtol=1e-4, atol=1e-6)
-
-
 def test_rates_follow_the_position_and_have_names():
     schedule = {"name": "adam", "lr": 0.1, "head_lr": 0.2, "warmup_epochs": 1}
     learning = learner(config("happier", optimizer=schedule, proxies={"lr": 0.3, "schedule": "constant"}, batch=TWO))
@@ -295,38 +278,6 @@ def test_the_gradients_before_a_bad_batch_do_not_leak_into_the_next_step(chunk):
 # What is saved
 
 
-def reopened(learning):
-    """Through a file, as a checkpoint is."""
-    file = io.BytesIO()
-    torch.save(learning.state_dict(), file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-RESUMED = {
-    "adam, proxies and a ring of memory": config("happier", optimizer=ADAM, memory={"size": 20}),
-    "a place for each image": config(worker.PAIRS, optimizer=ADAM, memory={"size": "all", "per_item": True, "start_epoch": 1}),
-    "sgd": config("happier", proxies=SGD),
-    "frozen at first": config("happier", optimizer=ADAM, run={"epochs": 4, "frozen_epochs": 1}),
-    "statistics of batchnorm": config(model={**RESNET, "freeze_batchnorm": False}, optimizer={**ADAM, "name": "adamw"}),
-    "mixup": config({**worker.PAIRS, "mixup": True}, optimizer=ADAM),
-}
-
-
-@pytest.mark.parametrize("name", RESUMED)
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_resumed_run_has_every_bit_of_one_that_was_not_interrupted(name, after):
-    one = learner(RESUMED[name])
-    steps(one, after)
-    saved = reopened(one)
-    values = steps(one, 2, first=after)
-    other = learner(RESUMED[name].model_copy(update={"run": RESUMED[name].run.model_copy(update={"seed": 0})}))
-    steps(other, 1, first=9)  # it must not matter where it was before
-    other.load_state_dict(saved)
-    assert steps(other, 2, first=after) == values
-    check_same(state(other), state(one))
-
-
 def test_the_seed_decides_about_weights_and_proxies():
     def started(seed):
         return learned(learner(config("happier", run={"epochs": 4, "seed": seed})))
@@ -363,17 +314,6 @@ def test_dropout_differs_between_steps_accumulated_batches_and_seeds():
     twin.load_state_dict(noisy().state_dict())
     twin.config = config(model=VIT, run={"epochs": 4, "seed": 1})
     assert twin.step([given], 0, 0, 0, 2)["loss"] != first
-
-
-def test_the_model_that_is_saved_is_the_embedder_that_was_trained(tmp_path):
-    learning = learner(config())
-    steps(learning, 1)
-    learning.save_model(tmp_path)
-    found = Embedder.load(tmp_path)
-    assert found.fingerprint() == learning.embedder.fingerprint()
-    learning.eval()
-    images = batch(5).images
-    torch.testing.assert_close(learning.forward(images), found(learning.normalize(images)))
 
 
 def test_test_images_leave_no_graph_and_no_trace():

@@ -22,7 +22,6 @@ from suprank.training.batches import TrainBatches
 from suprank.training.callbacks import StepValues
 from suprank.training.loop import train
 from suprank.training.recipe import read_recipe
-from suprank.training.run_folder import RunFolderError
 from suprank.training.validation import Validator
 from tests.training.runs import DESCRIPTION, Recorder, everything, fake_metrics, lines, pictures, recipe, same, weights
 
@@ -244,16 +243,6 @@ def test_lines_of_steps_are_as_far_apart_as_asked(manifest, tmp_path):
 
 
 # A folder that is there
-
-
-def test_a_second_run_into_the_folder_is_refused_and_changes_nothing(plain, manifest):
-    _, _, folder = plain
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(RunFolderError, match="holds a run; resume continues it"):
-        train(recipe(manifest), folder)
-    with pytest.raises(RunFolderError, match="optimizer.lr was 0.002 and is 0.1"):
-        train(recipe(manifest, optimizer={"lr": 0.1}), folder, resume=True)
-    assert before == {path: path.read_bytes() for path in before}
 
 
 def test_a_finished_run_is_not_resumed_but_told(plain, manifest, monkeypatch):

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import re
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -24,72 +25,68 @@ HOT = {"temperature": 0.2}
 CUT = {"k": 2, "rank_tau": 0.7}
 
 
-def proxies():
-    return losses.ProxySoftmax(6, DIM, **HOT)
+def both(make):
+    """A loss of pairs at each of the two levels, or of proxies with the classes of each."""
+
+    def sum_over_levels(**keys):
+        return losses.SumOverLevels([make(classes, **keys) for classes in (6, 3)])
+
+    return sum_over_levels
 
 
-# Keys of a recipe, each with another value than its default, beside the loss built by hand.
+def of_pairs(make):
+    """A combination with PairCalibration, which has the keys that its name has."""
+
+    def combined(weight, decomposability, **keys):
+        pairs = losses.PairCalibration(**{key: keys.pop(key) for key in PAIR_KEYS})
+        return make(decomposability=pairs, decomposability_weight=weight, **keys)
+
+    return combined
+
+
+def of_proxies(make):
+    """A combination with ProxySoftmax."""
+
+    def combined(weight, temperature, **keys):
+        softmax = losses.ProxySoftmax(6, DIM, temperature=temperature)
+        return make(decomposability=softmax, decomposability_weight=weight, **keys)
+
+    return combined
+
+
+# Keys of a recipe, each with another value than its default, beside what takes them as arguments.
 BY_HAND = {
-    "sup-ap": (SUP | CUT, lambda: losses.SupAP(**SUP, **CUT)),
-    "sup-recall": (SUP | RECALL, lambda: losses.SupRecall(**SUP, **RECALL)),
-    "sup-hap": ({**SUP, "decay": 2.0}, lambda: losses.SupHAP(**SUP, decay=2.0)),
-    "sup-ndcg": (SUP | CUT, lambda: losses.SupNDCG(**SUP, **CUT)),
-    "smooth-ap": (SMOOTH | CUT, lambda: losses.SmoothAP(**SMOOTH, **CUT)),
-    "smooth-recall": (SMOOTH | RECALL, lambda: losses.SmoothRecall(**SMOOTH, **RECALL)),
-    "smooth-hap": ({**SMOOTH, "decay": 2.0}, lambda: losses.SmoothHAP(**SMOOTH, decay=2.0)),
-    "smooth-ndcg": (SMOOTH | CUT, lambda: losses.SmoothNDCG(**SMOOTH, **CUT)),
-    "pair-calibration": (PAIR_KEYS, lambda: losses.PairCalibration(**PAIR_KEYS)),
-    "nsm": (HOT, proxies),
-    "roadmap": (
-        {**SUP, **CUT, **PAIRS, **PAIR_KEYS, "weight": 0.3},
-        lambda: losses.roadmap(decomposability=losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP, **CUT),
-    ),
-    "rod-recall": (
-        {**SUP, **RECALL, **PAIRS, **PAIR_KEYS, "weight": 0.3},
-        lambda: losses.rod_recall(
-            decomposability=losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP, **RECALL
-        ),
-    ),
-    "happier": (
-        {**SUP, **HOT, "decay": 2.0, "weight": 0.3},
-        lambda: losses.happier(decomposability=proxies(), decay=2.0, decomposability_weight=0.3, **SUP),
-    ),
-    "rod-ndcg": (
-        {**SUP, **CUT, **HOT, "weight": 0.3},
-        lambda: losses.rod_ndcg(decomposability=proxies(), decomposability_weight=0.3, **SUP, **CUT),
-    ),
-    "fast-ap": ({"bins": 7, "include_self": True}, lambda: losses.FastAP(bins=7, include_self=True)),
-    "softbin-ap": ({"bins": 7, "include_self": True}, lambda: losses.SoftBinAP(bins=7, include_self=True)),
-    "blackbox-ap": (
-        {"interpolation": 40.0, "margin": 0.5, "include_self": True},
-        lambda: losses.BlackBoxAP(interpolation=40.0, margin=0.5, include_self=True),
-    ),
-    "triplet-sh": ({"margin": 0.4}, lambda: losses.TripletSemiHard(margin=0.4)),
-    "triplet-dw": (
-        {"margin": 0.4, "cutoff": 1.2, "farthest": 1.5},
-        lambda: losses.DistanceWeightedTriplet(margin=0.4, cutoff=1.2, farthest=1.5),
-    ),
-    "contrastive-xbm": ({"margin": 0.2}, lambda: losses.ContrastiveXBM(margin=0.2)),
-    "irt-r": ({"margin": 0.2, "entropy_weight": 0.3}, lambda: losses.ContrastiveKoLeo(margin=0.2, entropy_weight=0.3)),
-    "multi-similarity": (
-        {"alpha": 3.0, "beta": 40.0, "base": 0.3},
-        lambda: losses.MultiSimilarity(alpha=3.0, beta=40.0, base=0.3),
-    ),
-    "cross-entropy": ({"label_smoothing": 0.4}, lambda: losses.CrossEntropy(6, DIM, label_smoothing=0.4)),
-    "proxy-nca": ({"scale": 2.0}, lambda: losses.ProxyNCA(6, DIM, scale=2.0)),
-    "proxy-anchor": ({"margin": 0.2, "scale": 20.0}, lambda: losses.ProxyAnchor(6, DIM, margin=0.2, scale=20.0)),
-    "arcface": ({"margin": 0.2, "scale": 20.0}, lambda: losses.ArcFace(6, DIM, margin=0.2, scale=20.0)),
-    "cosface": ({"margin": 0.2, "scale": 20.0}, lambda: losses.CosFace(6, DIM, margin=0.2, scale=20.0)),
-    "csl": ({"margins": (0.1, 0.3), "scale": 20.0}, lambda: losses.CSL(CLASSES, DIM, margins=(0.1, 0.3), scale=20.0)),
-    "sum-triplet-sh": (
-        {"margin": 0.4},
-        lambda: losses.SumOverLevels([losses.TripletSemiHard(margin=0.4), losses.TripletSemiHard(margin=0.4)]),
-    ),
-    "sum-nsm": (HOT, lambda: losses.SumOverLevels([proxies(), losses.ProxySoftmax(3, DIM, **HOT)])),
-    "sum-proxy-nca": (
-        {"scale": 2.0},
-        lambda: losses.SumOverLevels([losses.ProxyNCA(6, DIM, scale=2.0), losses.ProxyNCA(3, DIM, scale=2.0)]),
-    ),
+    "sup-ap": (SUP | CUT, losses.SupAP),
+    "sup-recall": (SUP | RECALL, losses.SupRecall),
+    "sup-hap": ({**SUP, "decay": 2.0}, losses.SupHAP),
+    "sup-ndcg": (SUP | CUT, losses.SupNDCG),
+    "smooth-ap": (SMOOTH | CUT, losses.SmoothAP),
+    "smooth-recall": (SMOOTH | RECALL, losses.SmoothRecall),
+    "smooth-hap": ({**SMOOTH, "decay": 2.0}, losses.SmoothHAP),
+    "smooth-ndcg": (SMOOTH | CUT, losses.SmoothNDCG),
+    "pair-calibration": (PAIR_KEYS, losses.PairCalibration),
+    "nsm": (HOT, partial(losses.ProxySoftmax, 6, DIM)),
+    "roadmap": ({**SUP, **CUT, **PAIRS, **PAIR_KEYS, "weight": 0.3}, of_pairs(losses.roadmap)),
+    "rod-recall": ({**SUP, **RECALL, **PAIRS, **PAIR_KEYS, "weight": 0.3}, of_pairs(losses.rod_recall)),
+    "happier": ({**SUP, **HOT, "decay": 2.0, "weight": 0.3}, of_proxies(losses.happier)),
+    "rod-ndcg": ({**SUP, **CUT, **HOT, "weight": 0.3}, of_proxies(losses.rod_ndcg)),
+    "fast-ap": ({"bins": 7, "include_self": True}, losses.FastAP),
+    "softbin-ap": ({"bins": 7, "include_self": True}, losses.SoftBinAP),
+    "blackbox-ap": ({"interpolation": 40.0, "margin": 0.5, "include_self": True}, losses.BlackBoxAP),
+    "triplet-sh": ({"margin": 0.4}, losses.TripletSemiHard),
+    "triplet-dw": ({"margin": 0.4, "cutoff": 1.2, "farthest": 1.5}, losses.DistanceWeightedTriplet),
+    "contrastive-xbm": ({"margin": 0.2}, losses.ContrastiveXBM),
+    "irt-r": ({"margin": 0.2, "entropy_weight": 0.3}, losses.ContrastiveKoLeo),
+    "multi-similarity": ({"alpha": 3.0, "beta": 40.0, "base": 0.3}, losses.MultiSimilarity),
+    "cross-entropy": ({"label_smoothing": 0.4}, partial(losses.CrossEntropy, 6, DIM)),
+    "proxy-nca": ({"scale": 2.0}, partial(losses.ProxyNCA, 6, DIM)),
+    "proxy-anchor": ({"margin": 0.2, "scale": 20.0}, partial(losses.ProxyAnchor, 6, DIM)),
+    "arcface": ({"margin": 0.2, "scale": 20.0}, partial(losses.ArcFace, 6, DIM)),
+    "cosface": ({"margin": 0.2, "scale": 20.0}, partial(losses.CosFace, 6, DIM)),
+    "csl": ({"margins": (0.1, 0.3), "scale": 20.0}, partial(losses.CSL, CLASSES, DIM)),
+    "sum-triplet-sh": ({"margin": 0.4}, both(lambda classes, **keys: losses.TripletSemiHard(**keys))),
+    "sum-nsm": (HOT, both(lambda classes, **keys: losses.ProxySoftmax(classes, DIM, **keys))),
+    "sum-proxy-nca": ({"scale": 2.0}, both(lambda classes, **keys: losses.ProxyNCA(classes, DIM, **keys))),
 }
 
 
@@ -122,7 +119,7 @@ def test_every_loss_is_the_one_built_by_hand_with_all_its_keys(name):
     if issubclass(SPECS[name], CombinedSpec):  # those of one decomposability loss at a time
         tried |= {"temperature", *PAIR_KEYS}
     assert tried >= set(SPECS[name].key_names()), "a key is not tried"
-    expected = value_of(by_hand)
+    expected = value_of(lambda: by_hand(**keys))
     assert torch.equal(value_of(lambda: build(name, **keys)), expected)
     assert abs(value_of(lambda: build(name)) - expected) > 1e-4
 
@@ -149,8 +146,6 @@ def test_each_key_of_a_loss_has_an_effect(name):
 def test_the_cut_needs_k():
     with pytest.raises(ValidationError, match="rank_tau has no effect without k; set k, or leave rank_tau out"):
         parse_loss({"name": "sup-ndcg", "rank_tau": 0.5})
-    with pytest.raises(ValidationError, match="k=0 must be a whole number from 1 on"):
-        parse_loss({"name": "sup-ndcg", "k": 0})
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -160,12 +155,6 @@ def test_defaults_are_those_of_the_loss_itself(name):
     for key in spec.key_names():
         if key in own:
             assert spec.model_fields[key].get_default() == own[key].default, key
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_every_loss_says_what_it_is_in_one_line(name):
-    assert 5 < len(SPECS[name].description()) < 80
-    assert "\n" not in SPECS[name].description()
 
 
 @pytest.mark.parametrize("name", ["sup-hap", "smooth-hap", "happier"])
@@ -191,16 +180,6 @@ def test_level_weights_for_other_levels_are_refused_before_the_first_step():
         build("sup-hap", level_weights=(1.0, 2.0, 3.0))
 
 
-@pytest.mark.parametrize("name", ["roadmap", "happier", "rod-recall", "rod-ndcg"])
-@pytest.mark.parametrize("decomposability", ["pairs", "proxies", None])
-def test_either_decomposability_loss_can_be_chosen_and_proxies_are_the_default(name, decomposability):
-    loss = build(name, **({"decomposability": decomposability} if decomposability else {}))
-    assert isinstance(loss, losses.Combined)
-    assert isinstance(loss.surrogate, SPECS[name].loss_class)
-    assert isinstance(loss.decomposability, losses.PairCalibration if decomposability == "pairs" else losses.ProxySoftmax)
-    assert sum(parameter.numel() for parameter in loss.parameters()) == (0 if decomposability == "pairs" else 6 * DIM)
-
-
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if issubclass(spec, RankSpec)])
 def test_mixup_wraps_the_surrogate_only(name):
     loss, plain = build(name, mixup=True), build(name)
@@ -211,18 +190,11 @@ def test_mixup_wraps_the_surrogate_only(name):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_spec_says_whether_its_loss_has_proxies(name):
+def test_a_spec_says_whether_its_loss_has_proxies_and_compares_items(name):
     for keys in ({}, PAIRS) if issubclass(SPECS[name], CombinedSpec) else ({},):
         spec = parse_loss({"name": name, **keys})
-        assert spec.has_proxies == bool(list(spec.build(CLASSES, DIM).parameters()))
-
-
-@pytest.mark.parametrize(
-    ("name", "proxies", "items"), [("nsm", True, False), ("roadmap", True, True), ("csl", True, False), ("sup-ap", False, True)]
-)
-def test_a_spec_says_whether_its_loss_compares_items(name, proxies, items):
-    spec = parse_loss({"name": name})
-    assert (spec.has_proxies, spec.compares_items) == (proxies, items)
+        loss = spec.build(CLASSES, DIM)
+        assert (spec.has_proxies, spec.compares_items) == (bool(list(loss.parameters())), loss.ranks_items)
 
 
 @pytest.mark.parametrize(
@@ -253,12 +225,6 @@ def test_an_unknown_name_or_key_is_refused_with_those_there_are(table, where, re
     (error,) = raised.value.errors()
     assert error["loc"] == (where,)
     assert re.search(reason, error["msg"])
-
-
-def test_every_unknown_key_is_named_at_once():
-    with pytest.raises(ValidationError) as raised:
-        parse_loss({"name": "nsm", "weight": 0.3, "margin": 0.1})
-    assert [error["loc"] for error in raised.value.errors()] == [("weight",), ("margin",)]
 
 
 NEW_LOSS = """

@@ -37,11 +37,6 @@ def test_steps_multiply_the_rate_from_each_milestone_on():
     )
 
 
-def test_a_constant_rate_is_constant():
-    config = ScheduleConfig(lr=1.0, schedule="constant")
-    assert {learning_rate(config, 0.7, position, 10, 0.1) for position in (0, 3.3, 9.9)} == {0.7}
-
-
 @pytest.mark.parametrize("schedule", [{"schedule": "constant"}, {}, {"schedule": "steps", "milestones": [50]}])
 def test_warm_up_begins_with_a_share_of_a_step_and_ends_at_the_highest_rate(schedule):
     config = ScheduleConfig(lr=1.0, warmup_epochs=0.5, **schedule)

@@ -88,11 +88,6 @@ def test_a_weight_can_go_as_far_as_with_the_authors_setting(preset):
     assert (not 1 / 3 <= share <= 3) == (preset in DIFFERS), f"{preset} allows {share:.2f} of it"
 
 
-def test_the_rate_of_suprank_on_cub_allows_a_tenth():
-    config = read_recipe("cub/roadmap", ["optimizer.lr=1e-6", "optimizer.head_lr=2e-6"])
-    assert Run(config.run.epochs, STEPS["cub"], config.optimizer).way == pytest.approx(_run("cub/roadmap").way / 10)
-
-
 @pytest.mark.parametrize("preset", [*AUTHORS, *OURS])
 @pytest.mark.parametrize("method", ["roadmap", "nsm", "happier", "csl", "proxy-nca"])
 def test_proxies_can_turn_to_any_direction(preset, method):
@@ -103,12 +98,6 @@ def test_proxies_can_turn_to_any_direction(preset, method):
 
 def test_proxies_with_the_rate_of_the_head_stand_still_on_cub():
     assert _turn(ProxiesConfig(lr=2e-6), 100, STEPS["cub"]) == pytest.approx(5.4, abs=0.1)
-
-
-def test_nsm_on_inaturalist_has_the_rate_of_the_head():
-    for name in ("inat-base/nsm", "inat-full/nsm", "inat-full/sum-nsm"):
-        config = read_recipe(name)
-        assert (config.proxies.lr, config.proxies.min_lr) == (config.optimizer.head_lr, config.optimizer.min_lr)
 
 
 def test_the_study_of_batch_sizes_on_sop_draws_equally_many_images():

@@ -282,14 +282,13 @@ def test_the_git_state_is_that_of_the_repository_around_the_current_directory(fo
 
 
 def test_commands_in_the_settings_of_a_repository_are_not_run(folder):
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
     (folder / "a.bin").write_text("1")
     (folder / ".gitattributes").write_text("*.bin diff=trap")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
-        subprocess.run([*git, *words], check=True)
+        git(*words)
     trap = f"touch {folder}/trapped; cat"
     for key in ("core.fsmonitor", "diff.trap.textconv", "diff.trap.command", "diff.external"):
-        subprocess.run([*git, "config", key, trap], check=True)
+        git("config", key, trap)
     (folder / "a.bin").write_text("2")
     assert git_state(folder)["dirty"]
     assert not (folder / "trapped").exists()

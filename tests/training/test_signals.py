@@ -9,10 +9,6 @@ import pytest
 from suprank.training.signals import SIGNALS, stop_on_signals
 
 
-def test_the_signals_are_those_of_terminals_and_schedulers():
-    assert SIGNALS == (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_and_nothing_else_happens(number):
     with stop_on_signals() as stop:

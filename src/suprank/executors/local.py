@@ -24,6 +24,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
@@ -151,7 +152,7 @@ class _Process:
         self.task: Task | None = None
         self.is_reusable = True
         self.process = CONTEXT.Process(target=_work, args=(theirs, function, dict(environment)))
-        CONTEXT.set_forkserver_preload(list(PRELOAD))
+        start_server()
         with theirs, safe_environment(), _without_main():
             self.process.start()
 
@@ -206,6 +207,14 @@ class _Process:
         self.process.join(SECONDS_TO_SAVE)
         self.kill()
         self.process.join()
+
+
+def start_server() -> None:
+    """Start the fork server, unless there is one. All processes have the signal mask that this thread has now."""
+    CONTEXT.set_forkserver_preload(list(PRELOAD))
+    if CONTEXT.get_start_method() == "forkserver":
+        with safe_environment(), _without_main():
+            forkserver.ensure_running()
 
 
 def _environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:

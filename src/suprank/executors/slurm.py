@@ -21,7 +21,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from suprank.executors.local import SECONDS_TO_SAVE, Answer, Crashed, ExperimentStopped, Task, catch_signals
+from suprank.executors.local import SECONDS_TO_SAVE, Answer, Crashed, ExperimentStopped, Task, catch_signals, start_server
 from suprank.executors.local import run as run_here
 from suprank.files.atomic import write_atomically
 from suprank.system.child_processes import restore_environment, safe_environment
@@ -69,9 +69,10 @@ class SlurmTask:
             task = task._replace(log=task.log.with_suffix(f".rank{rank}.log"))
         # The signal of the time limit is for us, and would end the task's process, which inherits the mask that blocks it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-        answers = run_here(self.function, [task], on_start=lambda task: None)
+        start_server()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
-        return next(answers)[1]
+        ((_, answer),) = run_here(self.function, [task])
+        return answer
 
     def checkpoint(self) -> Any:
         """Let the task save, and queue the job again; submitit calls this in a signal handler."""

@@ -56,6 +56,10 @@ def test_what_cannot_be_is_refused(arguments, said):
     assert said in refused("hierarchy", "embed", "p", *arguments)
 
 
+def test_a_folder_without_a_project_is_refused():
+    assert "suprank hierarchy new" in refused("hierarchy", "embed", "nowhere")
+
+
 def test_a_missing_package_names_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "open_clip", None)
     monkeypatch.setattr(sys, "argv", ["suprank", "hierarchy", "embed", "p", "--encoder", "clip:ViT-B-32/openai"])

@@ -82,6 +82,7 @@ def test_bad_rows_are_skipped_on_request(folder):
         (("--level", "species"), "names a level of --manifest"),
         (("--text-column", "x"), "name columns of --labels"),
         (("--labels", "species.txt", "--levels", "a,b,c", "--top", ""), "none of them empty"),
+        (("--recipe", "gldv3"), "no recipe 'gldv3'"),
     ],
 )
 def test_what_is_refused(folder, arguments, complaint):

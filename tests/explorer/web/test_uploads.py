@@ -64,7 +64,7 @@ def test_without_any_model_the_control_says_so(images):
     page = client.get("/").text
     assert 'form class="upload"' not in page
     assert "search by image: no model" in page
-    assert "start with --model" in page
+    assert "explore a run, or name one" in page
     answer = send_upload(client, png(Image.new("RGB", (8, 8))))
     assert (answer.status_code, "There is no model to embed the image" in answer.text) == (400, True)
 

@@ -39,6 +39,10 @@ def test_equal_heights_still_give_k_clusters_where_a_cut_at_a_height_does_not():
     assert [len(set(cut_tree(tree, k))) for k in (1, 2, 3, 4, 9)] == [1, 2, 3, 4, 4]
 
 
+def test_one_row_is_one_cluster():
+    assert ward(random_rows(1), 1).tolist() == [0]
+
+
 def test_too_many_labels_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setattr(algorithms, "MAX_WARD_ROWS", 9)
     with pytest.raises(ValueError, match="10 labels are too many for Ward's method, which .* distances .* k-means"):

@@ -85,37 +85,6 @@ def test_a_query_that_is_not_named_costs_nothing_and_items_are_summed():
     assert twice.item() == pytest.approx(2 * within.item()), "sums over items, not means"
 
 
-def test_coarse_mates_are_negatives():
-    embeddings = on_a_circle(0, 60.5)
-    close = math.cos(math.radians(60.5))
-    loss = ContrastiveXBM(margin=0.4)
-    assert loss(embeddings, torch.tensor([[0, 0], [1, 0]])).item() == pytest.approx(close)
-    assert loss(embeddings, torch.tensor([[0, 0], [0, 1]])).item() == pytest.approx(close)
-    assert loss(embeddings, torch.tensor([[0, 0], [0, 0]])).item() == pytest.approx(1 - close)
-
-
-def test_pairs_on_the_right_side_cost_nothing():
-    labels = torch.arange(3).repeat_interleave(2)
-    value, gradient = gradient_of(ContrastiveXBM(), torch.eye(3)[labels], labels)
-    assert value == 0
-    assert gradient.eq(0).all()
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "fragments"),
-    [
-        (lambda: ContrastiveXBM(margin=1.0), ValueError, ["margin=1.0", "below 1", "0.5"]),
-        (lambda: ContrastiveXBM(margin=-0.1), ValueError, ["margin=-0.1", "from 0"]),
-        (lambda: ContrastiveXBM(margin=math.nan), ValueError, ["margin=nan"]),
-        (lambda: ContrastiveXBM(0.5), TypeError, ["positional"]),  # type: ignore[misc]
-    ],
-)
-def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
-    with pytest.raises(error) as raised:
-        call()
-    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
-
-
 # IRT_R
 
 
@@ -187,9 +156,3 @@ def test_copies_are_pushed_nowhere():
     value, gradient = gradient_of(ContrastiveKoLeo(), torch.ones(3, DIM, dtype=torch.float64), torch.tensor([0, 0, 0]))
     assert value.item() == pytest.approx(-0.7 * math.log(1e-8))
     assert gradient.eq(0).all()
-
-
-@pytest.mark.parametrize("weight", [-0.1, math.inf, math.nan])
-def test_an_entropy_weight_that_is_none_is_refused(weight):
-    with pytest.raises(ValueError, match=f"entropy_weight={weight} must be finite, 0 or more; El-Nouby et al. use 0.7"):
-        ContrastiveKoLeo(entropy_weight=weight)

@@ -1,5 +1,7 @@
 """Builds of the kernels of `exact`, for tests/ranking/test_kernels.py."""
 
+from tests.ranking.ranks.kernel_builds import compile_kernel
+
 
 def compile_all(*capabilities):
     for number, capability in enumerate(capabilities):
@@ -22,10 +24,6 @@ def compile_for(capability, depth):
 
 
 def compiled(kernel, capability, **constants):
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     pointers = {
         **dict.fromkeys(("scores", "into", "thresholds", "falling"), "*fp32"),
         **dict.fromkeys(("relevance", "harmonic", "by_level", "by_query", "at_level", "at_query"), "*fp64"),
@@ -33,11 +31,4 @@ def compiled(kernel, capability, **constants):
         "item": "*i64",
         "level": "*i8",
     }
-    source = ASTSource(
-        fn=kernel,
-        signature={name: "constexpr" if name in constants else pointers.get(name, "i32") for name in kernel.arg_names},
-        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
-    )
-    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
-    assert len(found.asm["cubin"]) > 0
-    print(kernel.__name__)
+    compile_kernel(kernel, capability, lambda name: pointers.get(name, "i32"), 4, constants)

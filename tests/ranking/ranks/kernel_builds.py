@@ -42,18 +42,12 @@ def compile_grid(capability):
 
 
 def compiled(kernel, capability, num_warps=4, **constants):
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     integers = {"items", "search", "total", "depth", "bits", "bins", "tiles", "flip", "above", "rows", "taps", "s_items"}
     indices = {"order", "counts", "slots", "starts"}
     scalars = {"plus_rate", "minus_rate", "rho", "delta", "jump", "height", "rate", "rest"}
     others = {"words": "*i64", "facts": "*fp64", "numbers": "*fp64"}
 
     def kind(name):
-        if name in constants:
-            return "constexpr"
         if name in integers:
             return "i32"
         if name in scalars:
@@ -62,9 +56,18 @@ def compiled(kernel, capability, num_warps=4, **constants):
             return "*i8"
         return others.get(name, "*i32" if name in indices else "*fp32")
 
+    compile_kernel(kernel, capability, kind, num_warps, constants)
+
+
+def compile_kernel(kernel, capability, kind, num_warps, constants):
+    """Compile a kernel whose arguments have the types that `kind` names, and print its name."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     source = ASTSource(
         fn=kernel,
-        signature={name: kind(name) for name in kernel.arg_names},
+        signature={name: "constexpr" if name in constants else kind(name) for name in kernel.arg_names},
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
     )
     found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": num_warps})

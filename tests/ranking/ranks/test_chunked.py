@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from suprank.ranking import Sigmoid, SupStep, chunked, definition, heaviside, ranks, tree_relevance
+from suprank.ranking import Sigmoid, SupStep, chunked, definition, gridded, heaviside, ranks, tree_relevance
 from tests.ranking.random_rankings import SOME, STEP_PAIRS, assert_near, random_ranking, rankings, steepest
 
 ONE_ROW = 1
@@ -205,7 +205,7 @@ def test_a_query_without_positives_changes_neither_the_others_ranks_nor_their_gr
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)], ids=str)
 def test_nothing_to_rank_gives_empty_ranks(shape):
-    for implementation in (chunked, definition):
+    for implementation in (chunked, gridded, definition):
         scores = torch.zeros(shape, requires_grad=True)
         found = implementation(scores, torch.zeros(shape, dtype=torch.int8), torch.zeros(shape))
         assert found.hierarchical is not None
@@ -237,7 +237,8 @@ def test_half_precision_scores_are_ranked(implementation, dtype):
     assert implementation(scores, level, relevance).minus[level > 0].isfinite().all()
 
 
-def test_a_second_derivative_is_refused_with_the_way_out_which_works():
+@pytest.mark.parametrize("using", [chunked, gridded])
+def test_a_second_derivative_is_refused_with_the_way_out_which_works(using):
     scores, level = random_ranking(0)
     scores.requires_grad_()
 
@@ -247,7 +248,7 @@ def test_a_second_derivative_is_refused_with_the_way_out_which_works():
         return torch.autograd.grad(gradient.square().sum(), scores)[0]
 
     with pytest.raises(NotImplementedError, match=r"second derivative.*using='definition'"):
-        penalty(chunked)
+        penalty(using)
     assert penalty(definition).abs().max() > 1
 
 

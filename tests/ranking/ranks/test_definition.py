@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from suprank.ranking import Sigmoid, SupStep, definition, heaviside, tree_relevance
 from tests import reference
-from tests.ranking.random_rankings import PLENTY, SOME, STEP_PAIRS, assert_near, random_ranking, rankings
+from tests.ranking.random_rankings import PLENTY, SOME, STEP_PAIRS, assert_near, rankings
 
 REFERENCE_STEPS = {
     "SupRank": (reference.heaviside, reference.h_minus()),
@@ -90,12 +90,3 @@ def test_sup_ranks_are_never_below_exact_ranks(drawn):
 def test_sigmoid_ranks_fall_below_exact_ranks_which_is_why_they_bound_nothing():
     scores, level = torch.tensor([[0.5, 0.5]]), torch.tensor([[0, 1]])
     assert definition(scores, level, minus=Sigmoid()).total[0, 1] < definition(scores, level, minus=heaviside).total[0, 1]
-
-
-def test_the_definition_has_a_second_derivative():
-    drawn = random_ranking(0)
-    scores = drawn.scores.requires_grad_()
-    found = definition(scores, drawn.level, minus=Sigmoid(0.1))
-    (gradient,) = torch.autograd.grad(found.minus[drawn.level > 0].sum(), scores, create_graph=True)
-    (second,) = torch.autograd.grad(gradient.square().sum(), scores)
-    assert second.abs().max() > 1
