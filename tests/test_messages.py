@@ -1,9 +1,13 @@
 """Messages of the library name Python arguments: an option is the same name with dashes, and only commands show options."""
 
 import ast
+import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import suprank
 
 SOURCE = Path(__file__).parents[1] / "src" / "suprank"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -37,3 +41,12 @@ def test_no_message_outside_the_commands_names_an_option():
         if OPTION.search(COMMAND.sub("", text))
     ]
     assert found == []
+
+
+def test_an_option_is_called_like_its_argument_or_in_the_singular_if_it_repeats():
+    ours = {"subject", "frozen", "progress", "settings", "config", "split_test", "on_result"}  # of Python
+    for name in ("evaluate", "report", "explore", "search", "adapt"):
+        options = inspect.signature(getattr(importlib.import_module(f"suprank.cli.{name}"), name)).parameters
+        for argument in inspect.signature(getattr(suprank, name)).parameters.keys() - ours - options.keys():
+            option = options.get(argument.removesuffix("s"))
+            assert "list[" in str(option), f"{name}: {argument}"

@@ -102,7 +102,7 @@ def test_the_command_saves_the_same_numbers(cases, expected, tmp_path):
     for number in range(0, COUNT, 20):
         files, options = drawn[number].files(root / str(number))
         arguments = dict(zip(("--labels", "--gallery", "--gallery-labels"), files[1:], strict=False))
-        arguments |= {"--id": options["id_column"]} if "id_column" in options else {}
+        arguments |= {"--id-column": options["id_column"]} if "id_column" in options else {}
         arguments |= {"--label-separator": options["label_separator"]} if "label_separator" in options else {}
         chosen = [one for level in options.get("levels", ()) for one in ("--level", level)]
         given = [one for pair in arguments.items() for one in pair]

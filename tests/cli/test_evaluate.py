@@ -151,7 +151,7 @@ def test_queries_against_a_gallery_leave_out_their_own_image():
     gallery = ("--gallery", "g.npy", "--gallery-labels", "g.csv", "--metric", "AP", "--metric", "R@1")
     found = cells(evaluated(*gallery).stdout)
     assert (found["AP"], found["R@1"]) == (["100.00"], ["100.00"])  # each finds its copy first
-    by_id = evaluated(*gallery, "--id", "image").stdout
+    by_id = evaluated(*gallery, "--id-column", "image").stdout
     assert cells(by_id)["AP"] == ["100.00"]  # a.jpg has no other positive, so z.jpg alone is left
     assert "queries without positives, left out: 1 at species" in by_id
     assert "2 queries, 3 items" in by_id
@@ -211,7 +211,9 @@ def test_intervals_that_few_classes_do_not_allow_are_left_out_and_it_is_said_why
 
 
 def test_a_report_is_saved_with_its_values_per_query_in_folders_that_are_made():
-    evaluated("--out", "made/for/it/r.json", "--csv", "made/r.csv", "--per-query", "--id", "image", "--metric", "AP/genus")
+    evaluated(
+        "--out", "made/for/it/r.json", "--csv", "made/r.csv", "--per-query", "--id-column", "image", "--metric", "AP/genus"
+    )
     report = Report.load("made/for/it/r.json")
     assert report.per_query["AP/genus"].tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 2, 1 / 2])
     assert report.query_ids.tolist() == ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]
@@ -230,9 +232,9 @@ def test_a_row_for_latex_holds_what_is_printed_without_levels_that_nobody_asked_
 
 
 def test_two_models_are_compared_query_by_query():
-    evaluated("--out", "old.json", "--per-query", "--id", "image")
+    evaluated("--out", "old.json", "--per-query", "--id-column", "image")
     np.save("q.npy", FOUR[[0, 3, 0, 3]])  # a perfect one
-    result = evaluated("--against", "old.json", "--metric", "AP/genus", "--id", "image")
+    result = evaluated("--against", "old.json", "--metric", "AP/genus", "--id-column", "image")
     assert "q.npy against old.json, 4 queries" in result.stdout
     (line,) = [line.split() for line in result.stdout.splitlines() if line.startswith("AP/genus")]
     assert line == ["AP/genus", "100.00", "45.83", "+54.17", "--", "--", "--"]
@@ -285,7 +287,7 @@ def test_a_comparison_says_in_json_what_was_tested():
 
 @pytest.mark.parametrize("extension", ["trec", "json", "csv"])
 def test_rankings_are_saved(extension):
-    evaluated("--save-run", f"run.{extension}", "--save-run-k", 2, "--id", "image", "--metric", "R@1")
+    evaluated("--save-run", f"run.{extension}", "--save-run-k", 2, "--id-column", "image", "--metric", "R@1")
     run = evaluation.Run.load(f"run.{extension}")
     found = {query: [item for item, _ in items] for query, items in run}
     assert found == {
@@ -340,7 +342,7 @@ def test_python_gives_the_same_numbers_as_the_command():
 def test_help_lists_the_options_and_shows_examples():
     result = invoke("--help")
     assert result.exit_code == 0
-    options = "labels gallery gallery-labels level id k metric decay weight device memory-budget intervals per-query"
+    options = "labels gallery gallery-labels level id-column k metric decay weight device memory-budget intervals per-query"
     for option in f"{options} all out csv latex against comparison truth missing save-run save-run-k quiet".split():
         assert f"--{option} " in result.output
     assert "suprank evaluate test.npy --labels test.csv" in result.output
@@ -356,7 +358,7 @@ def test_help_lists_the_options_and_shows_examples():
         (("--labels", "short.csv"), "short.csv has 1 rows and embeddings (q.npy) has 4, but every embedding needs one row"),
         (("--level", "specie"), "q.csv has no column 'specie'; did you mean 'label_species'?"),
         (("--level", "genus", "--level", "species"), "q.csv:3: genus 'corvus' stands under species 'crow'"),
-        (("--id", "imagge"), "q.csv has no column 'imagge'; did you mean 'image'?"),
+        (("--id-column", "imagge"), "q.csv has no column 'imagge'; did you mean 'image'?"),
         (("--metric", "AQ"), "unknown metric 'AQ'"),
         (("--metric", "AP/family"), "family"),
         (("--k", 0), "--k"),

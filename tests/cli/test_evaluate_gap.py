@@ -126,11 +126,11 @@ def test_queries_without_positives_are_counted_and_no_positives_at_all_are_dashe
         (("--metric", "AP/mean-of-levels"), "has no value for a single query, so it has no gap; try AP/overall, or a level"),
         (("--out", "."), ". is a folder; name a file in it"),
         (
-            ("--id", "label_species"),
+            ("--id-column", "label_species"),
             "4 queries, such as 'x', have their own id on another item, and --gap would not leave it out",
         ),
         (
-            ("--gallery", "q.npy", "--gallery-labels", "q.csv", "--id", "image"),
+            ("--gallery", "q.npy", "--gallery-labels", "q.csv", "--id-column", "image"),
             "4 queries, such as 'a', have their own id on another item",
         ),
     ],

@@ -88,7 +88,7 @@ def test_rankings_that_evaluate_saves_can_be_scored():
     np.save("g.npy", np.array([[1.0, 0.1], [1.0, 0.2], [0.1, 1.0]], np.float32))
     Path("q.csv").write_text("id,label\nq2,1\nq4,2\n")
     Path("g.csv").write_text("id,label\na,1\nb,1\nc,2\n")
-    files = ("q.npy", "--labels", "q.csv", "--gallery", "g.npy", "--gallery-labels", "g.csv", "--id", "id")
+    files = ("q.npy", "--labels", "q.csv", "--gallery", "g.npy", "--gallery-labels", "g.csv", "--id-column", "id")
     done("evaluate", *files, "--save-run", "predictions.csv", "--quiet")
     assert "66.67" in done(*FILES).stdout  # q2 and q4 are perfect, q3 is not answered
 

@@ -24,7 +24,7 @@ SIDES = (
     "index.npy",
     "--gallery-labels",
     "index.csv",
-    "--id",
+    "--id-column",
     "id",
 )
 

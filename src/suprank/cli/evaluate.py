@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from suprank.evaluation import Protocol, Report, RetrievalData
 
 WITH_GAP = {
-    *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id", "metric", "decay", "weight"),
+    *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id_column", "metric", "decay", "weight"),
     *("label_separator", "device", "memory_budget", "test", "trust_code", "head"),
 }
 WITH_LISTS = {
@@ -136,7 +136,7 @@ def evaluate(
     ] = None,
     fill_gaps: terminal.FillGaps = False,
     label_separator: terminal.LabelSeparator = None,
-    id: Annotated[
+    id_column: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column of ids. A query is not ranked against the item with its own id."),
     ] = None,
@@ -286,14 +286,14 @@ def evaluate(
         saved = None if against is None or paired else read_report(against)
         _check_protocols(against, chosen, saved, paired=paired)
         loaded = None if head is None else load_head(head, device)
-        opened: dict[str, Any] = {"levels": level or (), "id_column": id, "fill_gaps": fill_gaps}
+        opened: dict[str, Any] = {"levels": level or (), "id_column": id_column, "fill_gaps": fill_gaps}
         opened |= {"label_separator": label_separator, "trust_code": trust_code, "device": device}
         with terminal.ProgressBars(quiet) as bars:
             before = open_data(place, labels, gallery, gallery_labels, test=test, progress=bars, **opened)
             data = before if loaded is None else before.with_head(loaded, bars)
         if labels is not None and not quiet:
             shown_levels = ", ".join(data.levels) or "none"
-            terminal.echo(f"{labels}: levels, finest first: {shown_levels}; column of ids: {id or 'none'}", err=True)
+            terminal.echo(f"{labels}: levels, finest first: {shown_levels}; column of ids: {id_column or 'none'}", err=True)
         settings: dict[str, Any] = {"decay": decay, "weights": parse_weights(weight or [], data.levels), "device": device}
         settings |= {"memory_budget": None if memory_budget is None else parse_bytes(memory_budget), "metrics": metric or None}
         if gap is not None:

@@ -75,7 +75,6 @@ def open_data(
         >>> suprank.open_data("runs/roadmap")  # doctest: +SKIP
         RetrievalData(roadmap: 5,924 queries × 512 rank each other; species, genus and family)
     """
-    from suprank.embedding.query_gallery import ranked_parts
     from suprank.workflows.heads import load_head
 
     loaded = None if head is None else load_head(head, device)  # first: a wrong head should not wait for a run's images
@@ -87,8 +86,7 @@ def open_data(
     if dataset := is_dataset(path):
         if any(given is not None for given in (labels, gallery, gallery_labels)) or fill_gaps:
             raise ValueError(f"{path} is a dataset, which has its own labels and gallery; leave out other ones, and fill_gaps.")
-        manifest = import_dataset(path, levels, id_column, label_separator)
-        data = read_splits(path, manifest, ranked_parts(manifest.splits))
+        data = read_splits(path, import_dataset(path, levels, id_column, label_separator))
     elif path.is_dir():
         check_place(path)
         if any(given is not None for given in (labels, gallery, gallery_labels, id_column, label_separator)) or fill_gaps:
@@ -114,21 +112,22 @@ def is_run(place: str | PathLike[str]) -> bool:
 
 def is_dataset(place: Path) -> bool:
     """Whether this is a Hugging Face dataset with vectors: an Arrow file, or a folder of `save_to_disk` or of Parquet files."""
+    if not place.is_dir() and place.suffix.lower() != ".arrow":
+        return False
     from suprank.data.columnar import is_vector, read_arrow
     from suprank.embedding.parts import has_embeddings
     from suprank.files.binary import open_parquet
 
     patterns = () if has_embeddings(place) else ("*.arrow", "*/*.arrow", "*.parquet", "data/*.parquet")
-    found = (file for pattern in patterns for file in sorted(place.glob(pattern)))
-    file = place if place.suffix.lower() == ".arrow" and place.is_file() else next(found, None)
-    if file is None:
-        return False
-    if file.suffix.lower() == ".arrow":
-        schema = read_arrow(file).schema
-    else:
-        with open_parquet(file) as opened:
-            schema = opened.schema_arrow
-    return any(is_vector(column.type) and column.name != "box" for column in schema)
+    files = [place] if place.is_file() else (file for pattern in patterns for file in sorted(place.glob(pattern)))
+    for file in files:
+        if file.suffix.lower() == ".arrow":
+            schema = read_arrow(file).schema
+        else:
+            with open_parquet(file) as opened:
+                schema = opened.schema_arrow
+        return any(is_vector(column.type) and column.name != "box" for column in schema)
+    return False
 
 
 def test_of(place: str | PathLike[str], test: str | None, places: Sequence[str | PathLike[str]]) -> str | None:
@@ -271,13 +270,13 @@ def import_dataset(
     return manifest
 
 
-def read_splits(place: Path, manifest: Manifest, chosen: Sequence[str]) -> RetrievalData:
-    """Some splits of a Hugging Face dataset with a column of embeddings; two are queries and gallery."""
-    from suprank.embedding.query_gallery import combine_parts
+def read_splits(place: Path, manifest: Manifest, chosen: Sequence[str] = ()) -> RetrievalData:
+    """The splits of a Hugging Face dataset that are ranked (see `ranked_parts`), or the chosen ones."""
+    from suprank.embedding.query_gallery import combine_parts, ranked_parts
     from suprank.evaluation.embedding_files import table_embeddings
     from suprank.evaluation.retrieval_data import Origin
 
-    splits = {split: manifest.split(split) for split in chosen}
+    splits = {split: manifest.split(split) for split in chosen or ranked_parts(manifest.splits)}
     return combine_parts(
         {split: (table_embeddings(rows.table, str(place)), rows) for split, rows in splits.items()},
         name=place.resolve().name,
