@@ -76,7 +76,7 @@ def photos(tmp_path_factory):
     (place / f"a{IMAGES - 1}.png").write_bytes(b"no picture")
     for name in ("typer", "numpy", "suprank"):
         (place / f"{name}.py").write_text(f"open({str(place / 'trapped')!r}, 'a').write('{name} ')\n")
-    with command(place, "--out", "alone", "--skip-broken", "--device", "cpu") as process:
+    with command(place, "--out", "alone", "--on-broken", "skip", "--device", "cpu") as process:
         assert process.wait(120) == 0, process.stderr.read()
     return place
 
@@ -101,7 +101,7 @@ def command(place, *arguments, **variables):
 
 
 def on_ray(nodes, place, out):
-    return command(place, "--out", out, "--skip-broken", "--on", f"ray={nodes.address}", **nodes.environment)
+    return command(place, "--out", out, "--on-broken", "skip", "--on", f"ray={nodes.address}", **nodes.environment)
 
 
 def files(out):
