@@ -210,7 +210,7 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("embeddings", "frozen"))
     shown = done("evaluate", run, "--against", tmp_path / "copy", "--device", "cpu", "--metric", "H-AP")
     assert "copy: embedding test" in shown.stderr
-    assert "run and copy have the same values for every query." in shown.stdout
+    assert "run and copy are equally good on every single query." in shown.stdout
 
     torch.manual_seed(derive_seed(config.run.seed, 0))
     start = build_embedder(config)  # what the run began with: its projection is drawn after the backbone
@@ -264,7 +264,7 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
 def test_what_needs_a_run_is_refused_without_one(tmp_path, photos):
     for verb, first in (("evaluate", (tmp_path,)), ("report", (tmp_path,))):
         assert "both name what to compare with" in refused(verb, *first, "--against-frozen", "--against", "other")
-    assert "for a folder of `suprank train`" in refused("evaluate", tmp_path, "--against-frozen")
+    assert "has no embeddings; name a folder of `suprank train`" in refused("evaluate", tmp_path, "--against-frozen")
 
 
 def test_a_folder_without_a_record_has_no_provenance(tmp_path):

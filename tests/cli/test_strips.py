@@ -43,13 +43,13 @@ def in_little_memory():
         train(recipe("m.parquet", **settings, batch={"size": 8, "images_per_class": 2}), f"{name}-run")
         yield "train"
         explorer = open_explorer([name], model="model", device="cpu")
-        source, app = explorer.runs[0].source, create_app(explorer)
+        data, app = explorer.runs[0].data, create_app(explorer)
         client = TestClient(app, base_url="http://127.0.0.1:8000")
         for strip in strips[:2]:
             answer = client.post("/upload", files={"image": ("a.png", strip.read_bytes(), "image/png")})
             assert answer.status_code == 200, answer.text
         yield "upload"
-        for row in range(len(source.gallery)):
+        for row in range(len(data.items)):
             assert client.get(f"/picture/small/a/gallery/{row}").status_code == 200
         yield "pictures"
 

@@ -170,10 +170,11 @@ def test_an_array_is_submitted_once_and_waited_for_again(fake_slurm, caplog):
 
 
 def test_a_job_that_ends_without_an_answer_fails_its_task(fake_slurm):
-    Path("states").write_text("12_0|CANCELLED by 1000|a")
-    ((_, answer),) = slurm.run(work.act, [task("double", 1)], fake_slurm, "partition=gpu")
-    assert isinstance(answer.error, Crashed)
-    assert str(answer.error).startswith("job 12_0 ended without an answer: ")
+    Path("states").write_text("12_0|CANCELLED by 1000|a\n12_1|NODE_FAIL|a")
+    tasks = [task("double", 1), task("facts")]
+    found = {one.name: answer.error for one, answer in slurm.run(work.act, tasks, fake_slurm, "partition=gpu")}
+    assert all(isinstance(error, Crashed) for error in found.values())
+    assert str(found["double"]).startswith("job 12_0 ended without an answer: ")
 
 
 def test_where_there_is_no_slurm_that_is_said(folder, monkeypatch):
