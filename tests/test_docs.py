@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import suprank
 from suprank import adaptation, data, embedding, evaluation, explorer, hierarchy, losses, models, paper, ranking, training
 from suprank.data import importers
 from suprank.hierarchy import agreement, lint, review
@@ -64,7 +65,7 @@ def test_the_list_of_labels_is_the_papers():
 
 PACKAGES = [
     *(ranking, losses, evaluation, data, importers, models, embedding, training, adaptation, paper),
-    *(explorer, hierarchy, review, agreement, lint),
+    *(explorer, hierarchy, review, agreement, lint, suprank),
 ]
 
 

@@ -112,6 +112,7 @@ def test_a_hugging_face_dataset_with_a_column_of_embeddings_is_one_of_the_places
         (["e"], {"test": "other"}, "e is not a run, so it has one test set and one model"),
         (["pictures"], {}, "It is a folder of images: first `suprank data import folder pictures`, then `suprank embed`"),
         (["nowhere"], {}, "there is no nowhere; name a folder of `suprank train`"),
+        (["nowhere.arrow"], {}, "there is no nowhere.arrow; name a folder of `suprank train`"),
         (["x.json"], {}, "x.json has numbers and no embeddings; open the folder that it is from"),
         (["sets"], {"shown_in": "the page"}, "the page of sets needs one label for an image at each level"),
         (["bare"], {"levels": ["class"]}, "bare has no level 'class'; choose from none"),

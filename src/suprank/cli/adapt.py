@@ -31,7 +31,8 @@ def adapt(
         Path,
         typer.Argument(
             metavar="EMBEDDINGS",
-            help="A folder of `suprank embed`; or embeddings, one per row, in .npy, .parquet or .pt, with --labels.",
+            help="A folder of `suprank train` or `suprank embed`; or embeddings, one per row, in .npy, .parquet or .pt, with "
+            "--labels; or a Hugging Face dataset with a column of embeddings.",
         ),
     ],
     overrides: Annotated[

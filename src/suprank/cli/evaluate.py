@@ -57,8 +57,9 @@ def evaluate(
         typer.Argument(
             metavar="PLACE",
             help="A folder of `suprank train` or `suprank embed`; or embeddings of the queries, one per row, in .npy, .parquet "
-            "or .pt, or several such files, 'shards/*.npy'; or ranked lists: a TREC run (query Q0 item rank score tag), also "
-            "gzipped, ranx's .json or .parquet, or predictions for GLDv2 (.csv).",
+            "or .pt, or several such files, 'shards/*.npy'; or a Hugging Face dataset with a column of embeddings; or "
+            "ranked lists: a TREC run (query Q0 item rank score tag), also gzipped, ranx's .json or .parquet, "
+            "or predictions for GLDv2 (.csv).",
         ),
     ],
     labels: Annotated[

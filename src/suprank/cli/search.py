@@ -17,7 +17,11 @@ from suprank.cli.train import TrustCode
 def search(
     embeddings: Annotated[
         Path,
-        typer.Argument(metavar="EMBEDDINGS", help="A folder of `suprank embed` or of a run, or a .npy, .parquet or .pt file."),
+        typer.Argument(
+            metavar="EMBEDDINGS",
+            help="A folder of `suprank embed` or of a run, a .npy, .parquet or .pt file, or a Hugging Face dataset with "
+            "a column of embeddings.",
+        ),
     ],
     image: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="An image to search for, repeatable.")] = None,
     queries: Annotated[

@@ -300,8 +300,8 @@ class RetrievalData:
         """Raise if nothing says where the images are, for `what` shows them."""
         if not all(side.manifests and all(one.has_images for one in side.manifests) for side in self.sides):
             raise ValueError(
-                f"{what} of {self.name} shows images, and nothing says where they are; give embeddings in a file, and the "
-                f"manifest of its rows as labels."
+                f"{what} of {self.name} shows images, and nothing says where they are; with embeddings in a file, "
+                f"give the manifest of the rows as labels."
             )
 
     def require_single_labels(self, what: str) -> None:

@@ -279,7 +279,7 @@ class Qrels(_Triples):
         for name, given, expected in (("query_ids", query_ids, len(labels)), ("item_ids", item_ids, len(gallery_labels))):
             if given is not None and len(given) != expected:
                 raise ValueError(f"{name} has {len(given)} ids for {expected} labels; give one for each.")
-            ids.append(np.arange(expected).astype(np.str_) if given is None else np.array([str(one) for one in given]))
+            ids.append(np.array([*map(str, range(expected) if given is None else given)]))
         columns = []
         rows = max(1, _PAIRS_AT_ONCE // max(1, len(gallery_labels)))
         for start in range(0, len(labels), rows):
@@ -593,17 +593,21 @@ def _check_words(ids: Sequence[str], name: str) -> None:
         )
 
 
-def _trec_run(run: Run, tag: str) -> Iterator[str]:
-    for query, ranked in run:
+def _words(lists: Run | Qrels) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """Each query with its list, if no id has blanks."""
+    for query, pairs in lists:
         _check_words([query], "query")
-        _check_words([item for item, _ in ranked], "item")
+        _check_words([item for item, _ in pairs], "item")
+        yield query, pairs
+
+
+def _trec_run(run: Run, tag: str) -> Iterator[str]:
+    for query, ranked in _words(run):
         yield "".join([f"{query} Q0 {item} {rank} {score!r} {tag}\n" for rank, (item, score) in enumerate(ranked, 1)])
 
 
 def _trec_qrels(qrels: Qrels) -> Iterator[str]:
-    for query, judged in qrels:
-        _check_words([query], "query")
-        _check_words([item for item, _ in judged], "item")
+    for query, judged in _words(qrels):
         yield "".join([f"{query} 0 {item} {grade}\n" for item, grade in judged])
 
 
@@ -617,9 +621,7 @@ def _json(lists: Run | Qrels) -> Iterator[str]:
 
 def _csv(run: Run) -> Iterator[str]:
     yield "id,images\n"
-    for query, ranked in run:
-        _check_words([query], "query")
-        _check_words([item for item, _ in ranked], "item")
+    for query, ranked in _words(run):
         line = f"{query},{' '.join([item for item, _ in ranked])}\n"
         if line.count(",") > 1 or '"' in line:
             raise ValueError(f"query {query!r} or one of its items has a comma or a quote in its id; write .trec or .json.")
@@ -831,19 +833,15 @@ def _values(
 ) -> NDArray[np.float64]:
     """The value of every metric for every query, `[metrics, queries]`; NaN without relevant items."""
     query, level, place = places
+    level, place = np.append(level, 0).astype(np.int8), np.append(place, 1).astype(np.int32)  # the last is padding
     ks = sorted({metric.k for metric in metrics if metric.k is not None})
     values = np.empty((len(metrics), len(sizes)))
     counts = np.bincount(query, minlength=len(sizes))
     begin = counts.cumsum() - counts
     for some in _blocks(counts, _PLACES_AT_ONCE // sizes.shape[1]):
-        width = int(counts[some].max())
-        column = np.arange(width)
-        rows = (begin[some, None] + column).clip(max=max(len(query) - 1, 0))
-        padding = column >= counts[some, None]
-        listed = Places(
-            torch.from_numpy(np.where(padding, 0, level[rows]).astype(np.int8) if width else np.zeros(rows.shape, np.int8)),
-            torch.from_numpy(np.where(padding, 1, place[rows]).astype(np.int32) if width else np.ones(rows.shape, np.int32)),
-        )
+        column = np.arange(counts[some].max())
+        rows = np.where(column < counts[some, None], begin[some, None] + column, len(query))
+        listed = Places(torch.from_numpy(level[rows]), torch.from_numpy(place[rows]))
         size = torch.from_numpy(sizes[some])
         relevance = torch.zeros(size.shape, dtype=torch.float64)  # of hierarchical metrics, which are not computed here
         full = plain.ranking_sums(listed, size, relevance) if any(metric.full_ranking for metric in metrics) else None

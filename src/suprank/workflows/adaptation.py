@@ -76,7 +76,8 @@ def open_training(
     """
     from suprank.embedding.parts import embedded_parts
     from suprank.evaluation.provenance import check_comparable
-    from suprank.workflows.opening import is_dataset, is_run, open_data
+    from suprank.workflows.embedding_datasets import is_dataset
+    from suprank.workflows.opening import is_run, open_data
 
     place, tested = Path(embeddings), None
     if test is not None and split_test:
@@ -110,7 +111,8 @@ def _open_parts(place: Path, levels: Sequence[str], *, hold_out: bool) -> tuple[
     from suprank.embedding import ranked_parts
     from suprank.embedding.parts import embedded_parts
     from suprank.evaluation.retrieval_data import Origin
-    from suprank.workflows.opening import import_dataset, is_dataset, read_parts, read_splits
+    from suprank.workflows.embedding_datasets import import_dataset, is_dataset, read_splits
+    from suprank.workflows.opening import read_parts
 
     dataset = import_dataset(place, levels) if is_dataset(place) else None
     parts = embedded_parts(place) if dataset is None else list(dataset.splits)

@@ -39,8 +39,9 @@ def evaluate(
 
     `subject` is one of
 
-    - a place with embeddings: a run, a folder of `suprank embed`, or a file with `labels` in a file. `suprank.open_data` opens
-      it with `levels`, `test`, `frozen`, `head`, `id_column`, `fill_gaps`, `label_separator` and `trust_code`.
+    - a place with embeddings: a run, a folder of `suprank embed`, a file with `labels` in a file, or a Hugging Face dataset
+      with a column of embeddings. `suprank.open_data` opens it with `levels`, `test`, `frozen`, `head`, `id_column`,
+      `fill_gaps`, `label_separator` and `trust_code`.
     - `RetrievalData`, or embeddings and `labels` in arrays, whose columns `levels` names.
     - a file of ranked lists: a TREC run (.trec, .run, .txt, or any other extension) or ranx's .json or .parquet, with judgments
       for `truth` and the settings of `suprank.evaluation.evaluate_run`; or predictions (.csv), with GLDv2's solution.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from os import PathLike
 
-    from suprank.data import Manifest
     from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.models import Head
 
@@ -75,6 +74,7 @@ def open_data(
         >>> suprank.open_data("runs/roadmap")  # doctest: +SKIP
         RetrievalData(roadmap: 5,924 queries × 512 rank each other; species, genus and family)
     """
+    from suprank.workflows.embedding_datasets import import_dataset, is_dataset, read_splits
     from suprank.workflows.heads import load_head
 
     loaded = None if head is None else load_head(head, device)  # first: a wrong head should not wait for a run's images
@@ -108,26 +108,6 @@ def open_data(
 def is_run(place: str | PathLike[str]) -> bool:
     """Whether this is a folder of `suprank train`."""
     return own_file(Path(place) / RECIPE).is_file()
-
-
-def is_dataset(place: Path) -> bool:
-    """Whether this is a Hugging Face dataset with vectors: an Arrow file, or a folder of `save_to_disk` or of Parquet files."""
-    if not place.is_dir() and place.suffix.lower() != ".arrow":
-        return False
-    from suprank.data.columnar import is_vector, read_arrow
-    from suprank.embedding.parts import has_embeddings
-    from suprank.files.binary import open_parquet
-
-    patterns = () if has_embeddings(place) else ("*.arrow", "*/*.arrow", "*.parquet", "data/*.parquet")
-    files = [place] if place.is_file() else (file for pattern in patterns for file in sorted(place.glob(pattern)))
-    for file in files:
-        if file.suffix.lower() == ".arrow":
-            schema = read_arrow(file).schema
-        else:
-            with open_parquet(file) as opened:
-                schema = opened.schema_arrow
-        return any(is_vector(column.type) and column.name != "box" for column in schema)
-    return False
 
 
 def test_of(place: str | PathLike[str], test: str | None, places: Sequence[str | PathLike[str]]) -> str | None:
@@ -250,38 +230,13 @@ def _open_file(
     path = Path(place)
     if labels is None and (cells["levels"] or _has_labels(path)):
         labels, gallery_labels = place, gallery
-    if not path.suffix and not path.exists():
+    if path.suffix.lower() in ("", ".arrow") and not path.exists():
         raise FileNotFoundError(f"there is no {path}; name {PLACES}.")
     data = RetrievalData.from_files(place, labels, gallery, gallery_labels, **cells)
     if shown_in is None:
         return data
     sides = [_with_manifest(side, file) for side, file in zip(data.sides, (labels, gallery_labels), strict=False)]
     return replace(data, queries=sides[0], gallery=None if data.gallery is None else sides[1])
-
-
-def import_dataset(
-    place: Path, levels: Sequence[str], id_column: str | None = None, label_separator: str | None = None
-) -> Manifest:
-    """The manifest of a Hugging Face dataset, with what `suprank data import hf` takes for labels and ids."""
-    from suprank.data.importers.hf import import_hf
-
-    found = import_hf(place, levels=levels or None, id=id_column, label_separator=label_separator)
-    (manifest,) = found.manifests.values()
-    return manifest
-
-
-def read_splits(place: Path, manifest: Manifest, chosen: Sequence[str] = ()) -> RetrievalData:
-    """The splits of a Hugging Face dataset that are ranked (see `ranked_parts`), or the chosen ones."""
-    from suprank.embedding.query_gallery import combine_parts, ranked_parts
-    from suprank.evaluation.embedding_files import table_embeddings
-    from suprank.evaluation.retrieval_data import Origin
-
-    splits = {split: manifest.split(split) for split in chosen or ranked_parts(manifest.splits)}
-    return combine_parts(
-        {split: (table_embeddings(rows.table, str(place)), rows) for split, rows in splits.items()},
-        name=place.resolve().name,
-        origin=Origin(place, place),
-    )
 
 
 def _has_labels(file: Path) -> bool:
