@@ -187,7 +187,9 @@ def test_a_split_takes_a_dozen_steps_a_class():
     operation = OPERATIONS["holdout_classes"]
     operation(100)()
     small, large = (count(operation(size)).steps for size in (ITEMS, FACTOR * ITEMS))
-    assert large - small <= 20 * (FACTOR - 1) * ITEMS // 10  # 84 with an object for each class, and 12 for its hash alone
+    assert (
+        large - small <= 25 * (FACTOR - 1) * ITEMS // 10
+    )  # 84 with an object for each class, 12 for its hash, 10 for its name
 
 
 def make_zip(folder, items: int) -> list[str]:

@@ -249,9 +249,7 @@ def test_a_head_of_embeddings_without_a_fingerprint_is_allowed_and_called_not_ch
 def test_adapt_records_the_model_of_its_embeddings_and_refuses_a_test_set_of_another():
     embedder(dim=8, seed=1).save("other-model")
     done("embed", "other-model", "m.parquet", "--out", "other", *FAST)
-    assert "before and other cannot be compared: model " in refused(
-        "adapt", "before", "--test", "other", "--out", "h"
-    )
+    assert "before and other cannot be compared: model " in refused("adapt", "before", "--test", "other", "--out", "h")
     options = ("--steps", 2, "--batch", 8, "--device", "cpu")
     done("adapt", "before", "--out", "h", *options)
     recorded = Head.load("h").training_record["source"]["made_by"]["fingerprint"]

@@ -120,7 +120,9 @@ def test_the_card_the_page_and_the_terminal_say_in_the_same_words_what_the_inter
     assert expected.startswith(
         "Measured on 9 classes (unit: class). Metrics with coarser levels are about these 3 classes of group"
     )
-    assert expected.endswith("One trained model: another training of the same recipe may differ; compare several seeds of each.")
+    assert expected.endswith(
+        "One trained model: another training of the same recipe may differ; compare several seeds of each."
+    )
     printed = done("evaluate", run, "--intervals", "--device", "cpu", "--out", "r.json").stdout
     assert expected in " ".join(printed.split())
     assert Report.load("r.json").settings["intervals"]["measured"] == expected

@@ -162,7 +162,9 @@ def test_what_shows_classes_says_that_it_needs_one_label():
     manifest = Manifest.read("sets.parquet")
     manifest.save("m.parquet")
     np.save("e.npy", np.random.default_rng(0).normal(size=(len(manifest), 4)).astype(np.float32))
-    needs = "needs one label for an image at each level, but images have several thing and kind; measure it with `suprank evaluate`"
+    needs = (
+        "needs one label for an image at each level, but images have several thing and kind; measure it with `suprank evaluate`"
+    )
     assert f"the explorer page of e {needs}" in refused("explore", "e.npy", "--labels", "m.parquet", "--port", "0")
     assert "a search of e needs one label" in refused("search", "e.npy", "--labels", "m.parquet", "--queries", "e.npy")
     assert "`suprank hierarchy lint` needs one label" in invoke("hierarchy", "lint", "m.parquet").output

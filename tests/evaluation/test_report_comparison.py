@@ -255,7 +255,7 @@ def test_the_sentence_has_the_trainings_of_both_sides_and_the_levels_of_the_metr
     assert sentence == (
         "Measured on 48 species that neither model has seen, in 24 genera (unit: genus). Metrics with coarser levels are about "
         "these 2 orders, not about new ones. Two trained models, one training each: another training of the same recipe may "
-        "differ; compare with --seeds 3."
+        "differ; compare several seeds of each."
     )
     assert "2 orders" not in mine.compare(other, "AP/species").sentence()
     assert "2 orders" in mine.compare(other, "H-AP").sentence(), "which is over the whole tree"

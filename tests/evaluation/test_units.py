@@ -174,7 +174,7 @@ def test_classes_come_from_tensors_and_lists_and_are_checked():
 def test_the_sentence_of_two_trained_models():
     assert chosen(birds()).sentence(["species"], [UNSEEN, UNSEEN]) == (
         "Measured on 100 species that neither model has seen, in 56 genera (unit: genus, effectively 26). Two trained models, "
-        "one training each: another training of the same recipe may differ; compare with --seeds 3."
+        "one training each: another training of the same recipe may differ; compare several seeds of each."
     )
 
 

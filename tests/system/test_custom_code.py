@@ -76,7 +76,7 @@ def test_naming_code_oneself_is_consent():
 def test_an_error_names_what_would_be_run_and_asks_nothing(folder):
     with pytest.raises(UntrustedCodeError) as raised:
         find_sources(read_recipe("stranger.toml"), folder)
-    for part in ("stranger.toml needs code", "its loss is mine.py:MyLoss", "its backbone is mine.py:build", "--trust-code"):
+    for part in ("stranger.toml needs code", "its loss is mine.py:MyLoss", "its backbone is mine.py:build", "trust_code=True"):
         assert part in str(raised.value)
     digest = require_consent("mine.py:MyLoss", "loss", None).sha256
     assert str(raised.value).count(f"{folder / 'mine.py'} (SHA-256 {digest[:12]})") == 2

@@ -72,7 +72,7 @@ def test_extras_include_each_other():
 
 
 NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only `cli` is installed
-    "compare": ("compare", "glyphs/nsm", "--out", "c", "--slurm", "partition=gpu"),
+    "compare": ("compare", "glyphs/nsm", "--out", "c", "--on", "slurm partition=gpu"),
     "data": ("data", "check", "m.parquet"),
     "demo": ("demo", "--data", "m.parquet", "--out", "d"),
     "embed": ("embed", "model", "m.parquet", "--out", "f"),
@@ -124,7 +124,8 @@ SUFFICE = {  # calls of the verbs that do something small
     "export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
 }
 IN_PYTHON = {package: f"import {package}" for package in PACKAGES}
-IN_PYTHON["suprank.explorer"] += "; suprank.explorer.Source"
+IN_PYTHON["suprank.evaluation.runs"] += "; suprank.evaluation.runs.Qrels.from_dict({1: {2: 1}})"
+IN_PYTHON["suprank.explorer"] += "; suprank.explorer.Index"
 IN_PYTHON["suprank.models"] += "; suprank.models.Embedder"
 IN_PYTHON["suprank.training"] += "; suprank.training.TrainConfig"
 

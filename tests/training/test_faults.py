@@ -406,7 +406,7 @@ def test_a_model_that_could_not_be_written_is_an_error_and_written_by_a_resumed_
     with pytest.raises(OSError, match=error) as raised:
         train(recipe(manifest), tmp_path / "run", callbacks=recorder)
     disk()
-    assert str(raised.value).endswith(f"--resume goes on from {tmp_path}/run/checkpoints/step-00000009.pt.")
+    assert str(raised.value).endswith(f"resume goes on from {tmp_path}/run/checkpoints/step-00000009.pt.")
     assert not (tmp_path / "run/result.json").exists()
     again = Recorder()
     result = train(recipe(manifest), tmp_path / "run", resume=True, callbacks=again)

@@ -64,7 +64,7 @@ def mean_intervals(
             freedom = max(1.0, sizes.sum() ** 2 / (sizes**2).sum() - 1)
             ends = np.array([1, -1]) * student_quantile((1 + confidence) / 2, freedom)
             error = np.sqrt((change**2).sum())
-            skewness = (change**3).sum() / error**3 if skewed and error > 0 else 0.0
+            skewness = ((change / error) ** 3).sum() if skewed and error > 0 else 0.0
             if abs(skewness) > _EQUAL:
                 ends = 3 / skewness * (np.cbrt(1 + skewness * (ends - skewness / 6)) - 1)
             found[metric] = mean - ends * error

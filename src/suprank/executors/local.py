@@ -66,6 +66,10 @@ class Answer(NamedTuple):
     error: Exception | None = None
 
 
+NOT_BEGUN = Answer()
+"""In place of the answer of a task that was sent to a kept process which had died."""
+
+
 class Crashed(Exception):  # noqa: N818 - the process may have been killed for a good reason
     """A process ended without an answer. The exit code is negative if a signal ended it."""
 
@@ -134,6 +138,10 @@ def run(
                 wait([process.connection for process in processes.values() if process.task], POLL_SECONDS)
                 for slot, process in list(processes.items()):
                     if (done := process.task) and (answer := process.receive(on_report)):
+                        if answer is NOT_BEGUN:  # an idle process was killed, perhaps before it could be seen
+                            queue.appendleft(done)
+                            processes.pop(slot)
+                            continue
                         process.task = None
                         if not keep or answer.error or done.needs_new_process or not process.is_reusable:
                             processes.pop(slot).end()
@@ -150,7 +158,9 @@ class _Process:
     def __init__(self, function: Callable[..., Any], environment: Mapping[str, str]) -> None:
         self.connection, theirs = CONTEXT.Pipe()
         self.task: Task | None = None
+        self.has_begun = False  # this task, rather than an earlier one
         self.is_reusable = True
+        self.is_new = True
         self.process = CONTEXT.Process(target=_work, args=(theirs, function, dict(environment)))
         start_server()
         with theirs, safe_environment(), _without_main():
@@ -158,8 +168,9 @@ class _Process:
 
     def send(self, task: Task) -> None:
         # Pickled here, so that what cannot be pickled is an error before anything is sent.
-        self.connection.send_bytes(pickle.dumps(task))
-        self.task = task
+        content = pickle.dumps(task)
+        self.task, self.has_begun = task, False
+        self.connection.send_bytes(content)
 
     def receive(self, on_report: Callable[[Task, Any], object]) -> Answer | None:
         """The answer, if it is there. A process that ends without one, even if its own children live on, has crashed."""
@@ -169,14 +180,19 @@ class _Process:
             while self.connection.poll():
                 message = self.connection.recv()
                 if isinstance(message, SentAnswer):
-                    self.is_reusable = message.is_reusable
+                    self.is_reusable, self.is_new = message.is_reusable, False
                     return message.answer()
-                on_report(self.task, message)
+                if message is None:
+                    self.has_begun = True
+                else:
+                    on_report(self.task, message)
         except (EOFError, ConnectionResetError):
             has_ended = True
         if not has_ended:
             return None
         self.end()
+        if not (self.has_begun or self.is_new):
+            return NOT_BEGUN
         return Answer(error=Crashed(self.process.exitcode or 0))
 
     def is_alive(self) -> bool:
@@ -328,6 +344,8 @@ def _work(connection: Connection, function: Callable[..., Any], environment: Map
             content = connection.recv_bytes()
         except (EOFError, ConnectionResetError):
             return
+        with suppress(OSError):  # the caller is gone
+            connection.send(None)  # it has begun
         _renew(environment, path, threads)
         sent = call_pickled(function, content)
         is_reusable = _clean_up()

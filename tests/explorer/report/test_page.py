@@ -245,7 +245,7 @@ def test_no_path_of_this_machine_is_in_the_page(runs, page, tmp_path):
 def test_the_map_shows_as_many_classes_as_asked_for_and_says_of_how_many(runs):
     data = open_data(runs[0])
     for classes, shown, words in (
-        (2, 2, "The map shows the 2 classes with the most images, of 12. The option --map-classes shows more."),
+        (2, 2, "The map shows the 2 classes with the most images, of 12. More are shown with a larger map_classes."),
         (0, 12, "The map shows all 12 classes."),
         (13, 12, "The map shows all 12 classes."),
     ):

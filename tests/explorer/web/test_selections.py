@@ -387,7 +387,7 @@ def test_a_read_only_page_has_no_controls_and_refuses_changes(images, tmp_path):
     drawn.explorer(images, tags=tmp_path / "tags.csv").tags.change(images, [3], add="blurry")
     (tmp_path / "plain").write_text("")
     cases = {
-        "--read-only": {"tags": tmp_path / "tags.csv", "read_only": True},
+        "started to be read only": {"tags": tmp_path / "tags.csv", "read_only": True},
         "--tags FILE": {},
         "cannot be written": {"tags": tmp_path / "plain" / "tags.csv"},
     }
@@ -399,7 +399,7 @@ def test_a_read_only_page_has_no_controls_and_refuses_changes(images, tmp_path):
         pages = "".join(client.get(address).text for address in ("/", "/item/a/gallery/3", "/tags", "/help"))
         controls = ("+ tag", 'action="/tags"', 'action="/selections"', 'action="/tag-all"', "<kbd>t</kbd>")
         assert [control in pages for control in controls] == [said == "cannot be written"] * 5
-        assert ("blurry" in pages) == (said == "--read-only")
+        assert ("blurry" in pages) == (said == "started to be read only")
 
 
 def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(tagged, tmp_path, monkeypatch):

@@ -197,7 +197,7 @@ class TestPreview:
         ):
             page = new_page(address)
             page.goto(address)
-            reason = page.get_by_text("start with the model that embedded")
+            reason = page.get_by_text("There is no model to embed the image")
             expect(reason).to_be_hidden()
             give(page, "drop", ("ring.png", "image/png", RING))
             expect(reason).to_be_visible()

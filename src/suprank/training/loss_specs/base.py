@@ -38,9 +38,10 @@ def add_loss(
 ) -> None:
     """Let recipes name a loss. Its keys are the keyword arguments of its class; tuning looks for them in `ranges`."""
     keys: dict[str, Any] = {"name": (Literal[name], name), **kind.keys_of(loss_class)}
-    spec = create_model(f"{loss_class.__name__}Spec", __base__=kind, **keys)
+    class_name = f"{name.title().replace('-', '')}Spec"
+    spec = create_model(class_name, __base__=kind, __module__=__name__, **keys)
     spec.loss_class, spec.ranges, spec.__doc__ = loss_class, dict(ranges or {}), description
-    _SPECS[name] = spec
+    _SPECS[name] = globals()[class_name] = spec  # where pickle looks for it
 
 
 def constructor_keys(loss_class: type) -> Keys:
