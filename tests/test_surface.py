@@ -18,19 +18,19 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "suprank"
 
 CEILINGS = {
-    "statements in src": 42_200,
-    "lines in src": 76_500,
-    "lines in tests": 74_800,
+    "statements in src": 40_400,
+    "lines in src": 73_200,
+    "lines in tests": 72_600,
     "other lines: explorer": 3_050,
     "other lines: hierarchy": 2_300,
     "other lines: paper": 450,
     "other lines: recipes": 2_050,
     "other lines: web": 450,
-    "commands": 52,
-    "options": 395,
-    "names in __all__": 436,
+    "commands": 48,
+    "options": 362,
+    "names in __all__": 403,
     "extras": 9,
-    "pages": 36,
+    "pages": 33,
 }
 DOCSTRINGS = "docstrings, % of lines in src"
 LEAST_DOCSTRINGS = 12.0
