@@ -72,7 +72,7 @@ def test_extras_include_each_other():
 
 
 NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only `cli` is installed
-    "compare": ("compare", "glyphs/nsm", "--out", "c", "--on", "slurm partition=gpu"),
+    "compare": ("compare", "glyphs/nsm", "--out", "other", "--on", "slurm partition=gpu"),
     "data": ("data", "check", "m.parquet"),
     "demo": ("demo", "--data", "m.parquet", "--out", "d"),
     "embed": ("embed", "model", "m.parquet", "--out", "f"),

@@ -114,7 +114,7 @@ def evaluate(
         >>> report = evaluate(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]]), torch.tensor([0, 1, 0, 1]))
         >>> report["R@1"], report["AP"]
         (0.0, 0.4583333333333333)
-        >>> data = RetrievalData.from_arrays(np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]]), [0, 1, 0, 1])
+        >>> data = RetrievalData.from_arrays(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]]), [0, 1, 0, 1])
         >>> report = evaluate(data, protocol="dml")
         >>> report["R@2"], report["mAP@R"], report.settings["protocol"]
         (0.75, 0.0, 'dml')

@@ -541,7 +541,7 @@ def predictions(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def id_rows(path: Path, columns: list[str]) -> Iterator[tuple[Callable[[], str], list[str]]]:
     """(where it is, cells) of each row of a CSV file whose header is exactly `columns`."""
-    with path.open(encoding="utf-8-sig") as file:
+    with reading(path, "CSV file"), path.open(encoding="utf-8-sig") as file:
         header = file.readline(1000)
     if [name.strip().strip('"') for name in header.split(",")] != columns:
         expected = ",".join(columns)
