@@ -134,12 +134,12 @@ def create(
         images = {"image_size": image_size, "resize": resize, "squash": squash, "decoder": decoder and decoder.value}
         loaded = None if head is None else load_head(head, "cpu")  # first: timm's weights may have to be downloaded
         if loaded is not None and not saved:  # a saved embedder has settings of its own
-            images = {**image_settings(loaded), **_given(images)}
+            images = {**image_settings(loaded), **_without_none(images)}
         if pca is None or not saved:
             settings |= images
         manifest = None if pca is None else Manifest.read(pca, root=root).split(*(split or ("train",)))
         embedder = load_embedder(
-            model, weights, pretrained=False if untrained else None, trust_code=trust_code, **_given(settings)
+            model, weights, pretrained=False if untrained else None, trust_code=trust_code, **_without_none(settings)
         )
         if manifest is not None:
             assert dim is not None
@@ -158,7 +158,8 @@ def create(
         terminal.echo(f"{out}: {model}, {millions:.1f} M parameters, embeddings of width {embedder.dim}")
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _without_none(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -62,9 +62,9 @@ def evaluate(
         "frozen": frozen,
         "id_column": id_column,
         "fill_gaps": fill_gaps,
+        "label_separator": label_separator,
         "trust_code": trust_code,
     }
-    opening["label_separator"] = label_separator
     given = [name for name, one in opening.items() if one not in (None, False) and name != "trust_code"]
     if isinstance(subject, str | PathLike):
         if lists_kind(subject, truth) is not None:
