@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from suprank.losses.score_batch import ScoreBatch
-from suprank.losses.value_checks import check_values
 from suprank.ranking import (
     Ranks,
     Sigmoid,
@@ -135,7 +135,7 @@ def _check_weights(weights: tuple[float, ...], batch: RankingBatch) -> None:
     """Raise unless there is one weight for each level. Levels without labels may be fewer in a batch than in others."""
     if isinstance(batch, ScoreBatch):
         level = batch.grades
-        check_values(level, lambda: len(weights) - 1 - level.max(), lambda: _check_deepest(weights, level))
+        batch.checks.add(level, lambda: len(weights) - 1 - level.max(), partial(_check_deepest, weights, level))
     elif len(weights) != batch.depth:
         raise ValueError(
             f"weights={weights} are {len(weights)}, but labels have {batch.depth} level(s); "

@@ -124,7 +124,7 @@ def label_columns(labels: Tensor, name: str) -> Integer[Tensor, "rows depth ..."
         )
     columns = labels[:, None] if labels.ndim == 1 else labels
     if columns.dtype == torch.bool:
-        readable = columns.numel() and may_read(columns, Reading.TO_CHOOSE)
+        readable = columns.numel() and may_read(Reading.TO_CHOOSE)
         found = columns.byte().topk(max(1, int(columns.sum(-1).max())) if readable else columns.shape[-1])
         columns = found.indices.where(found.values > 0, NO_LABEL)
     return columns[..., 0] if columns.ndim == 3 and columns.shape[2] == 1 else columns

@@ -12,7 +12,7 @@ from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded
 from suprank.ranking.ranks.sorting import levels_to_count, sorting
-from suprank.ranking.reading import Reading, count_grid, may_read
+from suprank.ranking.reading import Reading, may_read, note_choice
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -134,13 +134,13 @@ def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
 
 def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
-    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(scores, Reading.TO_CHOOSE)):
+    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(Reading.TO_CHOOSE)):
         return fused
     known = survey(scores, level, relevance)
     few = known.positives < GRID_ON_GPU_FROM["positives"] or known.positives * scores.numel() < GRID_ON_GPU_FROM["pairs"]
     if few:
         return fused
-    count_grid()
+    note_choice("gridded")
     return partial(gridded_on_gpu, known=known)
 
 
