@@ -20,7 +20,6 @@ from suprank.ranking.ranks import (
     definition,
     gridded,
     ranks,
-    sorting,
 )
 from suprank.ranking.relevance import (
     IGNORED,
@@ -59,7 +58,6 @@ __all__ = [
     "ndcg",
     "ranks",
     "recall_at",
-    "sorting",
     "tree_relevance",
     "weighted_ap_relevance",
 ]

@@ -72,15 +72,9 @@ def test_an_implementation_can_be_named(using):
     assert torch.equal(found.plus, definition(scores, level).plus)
 
 
-def test_exact_ranks_can_be_sorted_by_name():
-    scores, level = random_ranking(0)
-    found = ranks(scores, level, minus=heaviside, using="sorting")
-    assert torch.equal(found.minus, definition(scores, level, minus=heaviside).minus)
-
-
 def test_an_unknown_implementation_is_refused_with_the_names():
-    names = "'definition', 'chunked', 'gridded', 'sorting', 'fused'"
-    for unknown in ("chunks", "levelwise"):
+    names = "'definition', 'chunked', 'gridded', 'fused'"
+    for unknown in ("chunks", "sorting"):
         with pytest.raises(ValueError, match=f"using='{unknown}' is not an implementation of ranks; choose from {names}"):
             ranks(*random_ranking(0), using=unknown)
 

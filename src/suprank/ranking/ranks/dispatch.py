@@ -10,8 +10,7 @@ import torch
 
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
-from suprank.ranking.ranks.gridded import gridded
-from suprank.ranking.ranks.sorting import levels_to_count, sorting
+from suprank.ranking.ranks.gridded import gridded, levels_to_count
 from suprank.ranking.reading import Reading, may_read, note_choice
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
-    from suprank.ranking.ranks.result import Implementation, Ranks
+    from suprank.ranking.ranks.definition import Implementation, Ranks
     from suprank.ranking.steps import Step
 
 
-ImplementationName = Literal["definition", "chunked", "gridded", "sorting", "fused"]
+ImplementationName = Literal["definition", "chunked", "gridded", "fused"]
 """The ways to compute ranks, by name: docs/ranking.md says what each is for."""
 
 
@@ -52,7 +51,7 @@ def ranks(
     zeros, and rank⁺ none.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
-    another ("definition", "chunked", "gridded", "sorting" or "fused"), or is a function.
+    another ("definition", "chunked", "gridded" or "fused"), or is a function.
 
     Example:
         >>> result = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
@@ -70,7 +69,6 @@ _IMPLEMENTATIONS: dict[str, Implementation] = {
     "definition": definition,
     "chunked": chunked,
     "gridded": gridded,
-    "sorting": sorting,
 }
 
 # A CUDA build of torch brings Triton along, except on Windows; importing it elsewhere only costs time.
@@ -105,9 +103,9 @@ def resolve_implementation(using: Implementation | ImplementationName) -> Implem
     return without_cuda
 
 
-SORT_FROM = 16
-"""Positives per query (on average) from which `sorting` and `gridded` pay against `chunked`'s pairs on a CPU: the two sides met
-at 8 to 16 positives from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
+GRID_FROM = 16
+"""Positives per query (on average) from which `gridded` pays against `chunked`'s pairs on a CPU: the two met at 8 to 16 of them
+from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
 """
 
 
@@ -126,10 +124,8 @@ def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
         return chunked
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         return chunked
-    levels = levels_to_count(level, relevance) if (level > 0).sum() >= SORT_FROM * len(level) else None
-    if levels is None:
-        return chunked
-    return sorting if plus.flat and minus.flat else partial(gridded, levels=levels)
+    levels = levels_to_count(level, relevance) if (level > 0).sum() >= GRID_FROM * len(level) else None
+    return chunked if levels is None else partial(gridded, levels=levels)
 
 
 def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
