@@ -13,7 +13,7 @@ from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
 from suprank.losses.score_batch import ScoreBatch
-from suprank.ranking.fused_batch import fused_mean, runs_kernels
+from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Checks
 from suprank.ranking.relevance import refuse_hot
 
@@ -234,12 +234,7 @@ class MeasureLoss(RetrievalLoss):
 
     def compute(self, batch: RankingBatch) -> Float[Tensor, ""]:
         value, weight = self.per_query(batch)
-        if runs_kernels(value):
-            loss, skipped = fused_mean(value, weight, complement=True)
-        else:
-            empty = weight <= 0
-            skipped = empty.sum()
-            loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
+        loss, skipped = mean_over_queries(value, weight, complement=True)
         self.log = self.loggable({"queries_without_positives": skipped})
         self.check_positives(batch.checks, skipped, len(value))
         return loss

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.unit_vectors import unit_vectors, without_autocast
-from suprank.ranking.fused_batch import fused_mean, runs_kernels
+from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.relevance import refuse_label_sets
 
@@ -115,9 +115,7 @@ class ProxyLoss(RetrievalLoss):
         # launches; if none does, torch must.
         highest = self.num_classes - 1 if may_read(Reading.TO_CHECK) else None
         each = self.per_image(queries, fine.clamp(0, highest))
-        if runs_kernels(each):
-            return fused_mean(each, known, complement=False)[0]
-        return each.where(known, 0).sum() / known.sum().clamp(min=1)
+        return mean_over_queries(each, known)[0]
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         """The loss of each unit vector, of a class from 0 on."""

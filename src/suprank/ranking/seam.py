@@ -1,13 +1,48 @@
-"""Where a fast way to compute something takes the place of the plain one."""
+"""Where a fast way to compute something takes the place of the plain one: the only place that knows of kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from importlib.util import find_spec
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEVICES = {"cuda"} if torch.version.cuda is not None and find_spec("triton") is not None else set()
+"""The kinds of devices whose tensors the kernels take: a CUDA build of torch brings Triton along, except on Windows."""
+
+_KERNELS: dict[str, Callable[..., Any]] = {}
+
+
+def with_kernels(plain: Callable[P, R], *, compiled: bool = False) -> Callable[P, R]:
+    """Compute what `plain` says by the function of its name in `suprank.ranking.gpu`, where kernels take its first argument.
+
+    They take integers and float32 on a GPU. Under torch.compile, which fuses plain operations itself, they are left out, unless
+    they are `compiled` too: made of operators that it accepts. torch.func transforms plain operations only.
+    """
+
+    @wraps(plain)
+    def chosen(*arguments: P.args, **options: P.kwargs) -> R:
+        values: Any = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
+        taken = values.device.type in DEVICES and (values.dtype == torch.float32 or not values.dtype.is_floating_point)
+        if taken and (compiled if torch.compiler.is_compiling() else not torch._C._are_functorch_transforms_active()):
+            found: R = _KERNELS[plain.__name__](plain, *arguments, **options)
+            return found
+        return plain(*arguments, **options)
+
+    return chosen
+
+
+def by_kernels(fast: Callable[..., R]) -> Callable[..., R]:
+    """Let this function stand for the plain one of its name. It is given that one first, for what its kernels cannot do."""
+    _KERNELS[fast.__name__] = fast
+    return fast
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def test_an_implementation_can_be_named(using):
         return using(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(dispatch._IMPLEMENTATIONS, using.__name__, spy)
+        patch.setitem(dispatch.IMPLEMENTATIONS, using.__name__, spy)
         found = ranks(scores, level, using=using.__name__)
     assert calls == [using.__name__]
     assert torch.equal(found.plus, definition(scores, level).plus)
@@ -80,7 +80,7 @@ def test_an_unknown_implementation_is_refused_with_the_names():
 
 
 def test_without_triton_the_fused_implementation_says_what_is_missing(monkeypatch):
-    monkeypatch.delitem(dispatch._IMPLEMENTATIONS, "fused", raising=False)
+    monkeypatch.delitem(dispatch.IMPLEMENTATIONS, "fused", raising=False)
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="using='fused' needs Triton.*use 'chunked'"):
         ranks(*random_ranking(0), using="fused")
@@ -88,7 +88,7 @@ def test_without_triton_the_fused_implementation_says_what_is_missing(monkeypatc
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 def test_the_fused_implementation_is_refused_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(import_module("suprank.ranking.ranks.fused"), "_COMPILED", True)
+    monkeypatch.setattr(import_module("suprank.ranking.gpu.pairs"), "_COMPILED", True)
     with pytest.raises(ValueError, match="fused ranks need a GPU, and the scores are on the CPU"):
         ranks(*random_ranking(0, dtype=torch.float32), using="fused")
 

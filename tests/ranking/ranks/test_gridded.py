@@ -189,7 +189,7 @@ def test_what_it_cannot_do_is_refused_with_the_way_out():
         gridded(scores, level, plus=SupStep())
     with pytest.raises(ValueError, match=r"float64; leave `using` out"):
         gridded(scores, level.double())
-    with pytest.raises(ValueError, match="are for a CPU or CUDA, and the scores are on meta"):
+    with pytest.raises(ValueError, match="are for a CPU, or float32 on CUDA .*float64 on meta"):
         gridded(scores.to("meta"), level.to("meta"))
 
 

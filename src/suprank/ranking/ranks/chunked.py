@@ -99,7 +99,7 @@ def _chunked_gradient(
     *,
     saved: tuple[Tensor, Tensor],
 ) -> Tensor:
-    to_plus, to_minus, to_hierarchical = *grads, *(None,) * (3 - len(grads))
+    to_plus, to_minus, to_hierarchical = [*grads, None][:3]
     query, item = saved
     gradient = torch.zeros_like(scores)
     for block, pairs in _blocks(scores, level, relevance, query, item, budget):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -11,7 +12,7 @@ import torch
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded, levels_to_count
-from suprank.ranking.reading import Reading, may_read, note_choice
+from suprank.ranking.seam import with_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -61,34 +62,20 @@ def ranks(
     _check_shapes(scores, level, relevance)
     scores = scores.float() if scores.element_size() < 4 else scores
     relevance = None if relevance is None else relevance.detach()
-    implementation = _fastest(scores, level, relevance, plus, minus) if using is None else resolve_implementation(using)
+    implementation = fastest(scores, level, relevance, plus, minus) if using is None else resolve_implementation(using)
     return implementation(scores, level, relevance, plus=plus, minus=minus)
 
 
-_IMPLEMENTATIONS: dict[str, Implementation] = {
-    "definition": definition,
-    "chunked": chunked,
-    "gridded": gridded,
-}
-
-# A CUDA build of torch brings Triton along, except on Windows; importing it elsewhere only costs time.
-if torch.version.cuda is not None and find_spec("triton") is not None:
-    from suprank.ranking.ranks.fused import fused, runs_fused
-    from suprank.ranking.ranks.gridded_triton import gridded_on_gpu, runs_gridded, survey
-
-    _IMPLEMENTATIONS["fused"] = fused
-else:
-
-    def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:
-        return False
+IMPLEMENTATIONS: dict[str, Implementation] = {"definition": definition, "chunked": chunked, "gridded": gridded}
+"""Those that `using` names; `suprank.ranking.gpu` adds "fused"."""
 
 
 def resolve_implementation(using: Implementation | ImplementationName) -> Implementation:
     """The implementation of this name; a function is returned as it is."""
     if not isinstance(using, str):
         return using
-    if using in _IMPLEMENTATIONS:
-        return _IMPLEMENTATIONS[using]
+    if using in IMPLEMENTATIONS:
+        return IMPLEMENTATIONS[using]
     if using != "fused":
         names = ", ".join(map(repr, get_args(ImplementationName)))
         raise ValueError(f"using={using!r} is not an implementation of ranks; choose from {names}, or leave it out.")
@@ -98,9 +85,8 @@ def resolve_implementation(using: Implementation | ImplementationName) -> Implem
             "'chunked'.",
             name="triton",
         )
-    from suprank.ranking.ranks.fused import fused as without_cuda  # Triton's interpreter: for tests
-
-    return without_cuda
+    import_module("suprank.ranking.gpu")  # without CUDA, for Triton's interpreter in tests
+    return IMPLEMENTATIONS[using]
 
 
 GRID_FROM = 16
@@ -109,43 +95,15 @@ from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
 """
 
 
-GRID_ON_GPU_FROM = {"positives": 192, "pairs": 2**31}
-"""Positives per query (on average), and (positive, item) pairs in all, from which `gridded` pays against `fused` on a GPU.
-
-Below, a grid cannot win back what its own kernels and their launches take (`python benchmarks/choice.py --device cuda`).
-"""
-
-
-def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
+@partial(with_kernels, compiled=True)
+def fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The fastest implementation for these inputs (docs/ranking.md)."""
-    if scores.is_cuda and runs_fused(scores, plus, minus):
-        return _fastest_on_gpu(scores, level, relevance, plus, minus)
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return chunked
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         return chunked
     levels = levels_to_count(level, relevance) if (level > 0).sum() >= GRID_FROM * len(level) else None
     return chunked if levels is None else partial(gridded, levels=levels)
-
-
-def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
-    """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
-    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(Reading.TO_CHOOSE)):
-        return fused
-    known = survey(scores, level, relevance)
-    few = known.positives < GRID_ON_GPU_FROM["positives"] or known.positives * scores.numel() < GRID_ON_GPU_FROM["pairs"]
-    if few:
-        return fused
-    note_choice("gridded")
-    return partial(gridded_on_gpu, known=known)
-
-
-def _may_grid(queries: int, items: int) -> bool:
-    """Whether a batch on a GPU is so large that it may have many positives. The host waits to know only then.
-
-    A quarter of the items is what four coarse classes have; where more are positives, the grid pays a little earlier.
-    """
-    return queries * items * (items // 4) > GRID_ON_GPU_FROM["pairs"]
 
 
 def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:

@@ -11,7 +11,7 @@ each item over the positives of higher levels.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,7 @@ from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import Ranks
 from suprank.ranking.ranks.grid import Grid
 from suprank.ranking.ranks.running_sums import Beyond, Counts, Positives, SortedItems, select
-from suprank.ranking.seam import Algorithm, Ranked
+from suprank.ranking.seam import Algorithm, Ranked, with_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ _FADED = 4
 PLUS, MINUS, HIERARCHICAL = range(3)
 
 
+@partial(with_kernels, compiled=True)
 def gridded(
     scores: Float[Tensor, "queries items"],
     level: Shaped[Tensor, "queries items"],
@@ -73,12 +74,11 @@ def gridded(
             f"gridded ranks need steps out of (heaviside | Sigmoid, heaviside | Sigmoid | SupStep), not {plus} and {minus}; "
             f"leave `using` out."
         )
-    if scores.is_cuda:
-        from suprank.ranking.ranks.gridded_triton import gridded_on_gpu  # it imports Triton
-
-        return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus)
     if scores.device.type != "cpu":
-        raise ValueError(f"gridded ranks are for a CPU or CUDA, and the scores are on {scores.device}; leave `using` out.")
+        raise ValueError(
+            f"gridded ranks are for a CPU, or float32 on CUDA with Triton, and the scores are {scores.dtype} on "
+            f"{scores.device}; leave `using` out."
+        )
     levels = levels or levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(

@@ -7,27 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from suprank.ranking.ranks import grid_kernels, list_kernels
+from suprank.ranking.gpu import grid_kernels, list_kernels
+from suprank.ranking.gpu.pairs import fused, runs_fused
+from suprank.ranking.gpu.step_table import TERMS, bins_above, bins_per_score, step_table
 from suprank.ranking.ranks.definition import Ranks
-from suprank.ranking.ranks.fused import fused
-from suprank.ranking.ranks.step_table import TERMS, bins_above, bins_per_score, step_table
-from suprank.ranking.seam import Algorithm, Ranked
+from suprank.ranking.reading import Reading, may_read, note_choice
+from suprank.ranking.seam import Algorithm, Ranked, by_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxtyping import Float, Shaped
 
+    from suprank.ranking.ranks.definition import Implementation
     from suprank.ranking.steps import Step
 
     SmoothStep = Sigmoid | SupStep
+
+GRID_FROM = {"positives": 192, "pairs": 2**31}
+"""Positives per query (on average), and (positive, item) pairs in all, from which `gridded` pays against `fused` on a GPU.
+
+Below, a grid cannot win back what its own kernels and their launches take (`python benchmarks/choice.py --device cuda`).
+"""
 
 MOST_LEVELS = 15
 """Deepest level of the kernels: they hold the relevance of 16."""
@@ -50,6 +59,35 @@ SPREAD = {"BLOCK": 64, "num_warps": 1}
 READ = {"BLOCK": 64, "num_warps": 1}
 CONNECT = {"ROWS": 16, "BLOCK": 32, "num_warps": 2}
 PLUS, MINUS, HIERARCHICAL = range(3)
+
+
+@by_kernels
+def fastest(
+    plain: Callable[..., Implementation],
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None,
+    plus: Step,
+    minus: Step,
+) -> Implementation:
+    """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
+    if not runs_fused(scores, plus, minus):
+        return plain(scores, level, relevance, plus, minus)
+    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(Reading.TO_CHOOSE)):
+        return fused
+    known = survey(scores, level, relevance)
+    if known.positives < GRID_FROM["positives"] or known.positives * scores.numel() < GRID_FROM["pairs"]:
+        return fused
+    note_choice("gridded")
+    return partial(gridded_on_gpu, known=known)
+
+
+def _may_grid(queries: int, items: int) -> bool:
+    """Whether a batch on a GPU is so large that it may have many positives. The host waits to know only then.
+
+    A quarter of the items is what four coarse classes have; where more are positives, the grid pays a little earlier.
+    """
+    return queries * items * (items // 4) > GRID_FROM["pairs"]
 
 
 class Survey(NamedTuple):
@@ -139,6 +177,21 @@ def gridded_on_gpu(
         return fused(scores, level, relevance, plus=plus, minus=minus)
     rows = known.rows(scores.shape[1], plus, minus, budget)
     return Ranks(*Ranked.apply(_GRIDDED, (known, rows), plus, minus, scores.contiguous(), _signed(level), None))
+
+
+@by_kernels
+def gridded(
+    plain: Implementation,
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    plus: Step = heaviside,
+    minus: Step = SupStep(),
+    budget: int = BUDGET,
+) -> Ranks:
+    """`gridded_on_gpu`, under the name that users know."""
+    return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus, budget=budget)
 
 
 def _signed(level: Tensor) -> Tensor:

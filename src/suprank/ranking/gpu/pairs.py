@@ -10,8 +10,9 @@ import torch
 import triton
 from torch import Tensor
 
-from suprank.ranking.ranks import kernels
+from suprank.ranking.gpu import pair_kernels as kernels
 from suprank.ranking.ranks.definition import Ranks
+from suprank.ranking.ranks.dispatch import IMPLEMENTATIONS
 from suprank.ranking.seam import Algorithm, Ranked
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
@@ -55,6 +56,9 @@ def fused(
         level = level.to(torch.int32)  # the kernels mark what is out of the list by −1
     weights = None if relevance is None else relevance.detach().to(scores.dtype).contiguous()
     return Ranks(*Ranked.apply(_FUSED, _encoded(plus, minus), plus, minus, scores.contiguous(), level.contiguous(), weights))
+
+
+IMPLEMENTATIONS["fused"] = fused
 
 
 def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:

@@ -11,8 +11,8 @@ pytest.importorskip("triton")
 
 from suprank.losses import SmoothAP, SmoothHAP, SupAP, SupHAP, SupNDCG, SupRecall, happier, roadmap
 from suprank.ranking import Sigmoid, SupStep, chunked, definition, heaviside, ranks, tree_relevance
-from suprank.ranking.ranks import fused as module
-from suprank.ranking.ranks.fused import fused
+from suprank.ranking.gpu import pairs as module
+from suprank.ranking.gpu.pairs import fused
 from tests.ranking.random_rankings import algorithm_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

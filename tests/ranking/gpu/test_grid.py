@@ -11,10 +11,10 @@ import torch
 pytest.importorskip("triton")
 
 from suprank.ranking import Sigmoid, SupStep, chunked, gridded, heaviside, ranks, tree_relevance
-from suprank.ranking.ranks.gridded_triton import Survey, gridded_on_gpu, survey
-from suprank.ranking.ranks.step_table import TERMS, bins_per_score, step_table
+from suprank.ranking.gpu.grid import Survey, gridded_on_gpu, survey
+from suprank.ranking.gpu.step_table import TERMS, bins_per_score, step_table
+from tests.ranking.gpu.test_pairs import DEVICE, assert_agree, on_gpu, problem, values_and_gradient
 from tests.ranking.random_rankings import algorithm_of
-from tests.ranking.ranks.test_fused import DEVICE, assert_agree, on_gpu, problem, values_and_gradient
 from tests.ranking.ranks.test_gridded import scores_of
 
 STEPS = {
