@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from suprank.evaluation import evaluate
 from suprank.losses import ProxySoftmax, RankLoss, RetrievalBatch, SimilarityMixup, SupAP, SupHAP, skip_value_checks
-from suprank.losses.rank_measures import HAPMeasure
+from suprank.losses.surrogate import HAPMeasure
 from suprank.ranking import IGNORED, heaviside
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, DIM, batch, rows

@@ -8,8 +8,16 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
-from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
-from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
+from suprank.losses.surrogate import (
+    APMeasure,
+    HAPMeasure,
+    NDCGMeasure,
+    RecallMeasure,
+    SupAP,
+    SupHAP,
+    SupNDCG,
+    SupRecall,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
-from suprank.losses.unit_vectors import unit_vectors, without_autocast
+from suprank.losses.batch import unit_vectors, without_autocast
 from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.relevance import refuse_label_sets

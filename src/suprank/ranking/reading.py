@@ -125,7 +125,8 @@ class Checks:
 
     def run(self) -> None:
         """Read one number for all checks, and run them if it is suspicious."""
-        self.send()
+        if self._waiting:
+            self.send()
         for sent, event, checks in self._sent:
             event.synchronize()
             _run_if(sent, checks)

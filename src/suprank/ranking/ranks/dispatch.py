@@ -59,7 +59,10 @@ def ranks(
         >>> result.plus.tolist(), result.minus.tolist()
         ([[0.0, 1.0, 2.0]], [[inf, 1.0, 1.0]])
     """
-    _check_shapes(scores, level, relevance)
+    if scores.ndim != 2 or not scores.dtype.is_floating_point or level.shape != scores.shape:
+        raise _shape_error(scores, level=level)
+    if relevance is not None and relevance.shape != scores.shape:
+        raise _shape_error(scores, relevance=relevance)
     scores = scores.float() if scores.element_size() < 4 else scores
     relevance = None if relevance is None else relevance.detach()
     implementation = fastest(scores, level, relevance, plus, minus) if using is None else resolve_implementation(using)
@@ -106,14 +109,11 @@ def fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step,
     return chunked if levels is None else partial(gridded, levels=levels)
 
 
-def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:
+def _shape_error(scores: Tensor, **values: Tensor) -> ValueError:
     if scores.ndim != 2 or not scores.dtype.is_floating_point:
-        raise ValueError(
+        return ValueError(
             f"scores is {scores.dtype} of shape {tuple(scores.shape)}, but must be floating point [queries, items]; "
             f"one query's scores become that with scores[None]."
         )
-    for name, values in (("level", level), ("relevance", relevance)):
-        if values is not None and values.shape != scores.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(values.shape)} but scores {tuple(scores.shape)}; both are [queries, items]."
-            )
+    ((name, wrong),) = values.items()
+    return ValueError(f"{name} has shape {tuple(wrong.shape)} but scores {tuple(scores.shape)}; both are [queries, items].")
