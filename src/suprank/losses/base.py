@@ -17,6 +17,7 @@ from suprank.ranking.label_tree import label_tree_error
 from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Checks
 from suprank.ranking.relevance import refuse_hot
+from suprank.ranking.seam import transforming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,7 +212,7 @@ class RetrievalLoss(nn.Module):
         read them then. The buffer is no tensor of the graph. It moves with the loss: on another device nothing is logged.
         """
         if not torch.compiler.is_compiling():
-            return values
+            return {} if transforming() else values  # torch.func's tensors end with its transform
         numbers = [value.detach().to(self._logged.dtype) for value in values.values()]
         if not 0 < len(numbers) <= _MOST_LOGGED or numbers[0].device != self._logged.device:
             return {}

@@ -19,7 +19,7 @@ from suprank.ranking.relevance import (
     listed_level,
     match_sets,
 )
-from suprank.ranking.seam import with_kernels
+from suprank.ranking.seam import transforming, with_kernels
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer, Shaped
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SHORTEST = 1e-12  # length below which an embedding gets no gradient; torch's own normalize has this bound too
 _PLAIN_LENGTHS = 1e-15, 1e15  # between these, squares neither vanish nor overflow in float32
+_WITHOUT_FLOAT64 = {"mps"}  # kinds of devices
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ class RetrievalBatch:
         """Cosine similarities in the embeddings' float32 or float64, whatever the autocast dtype."""
         if "scores" not in self._cache:
             with without_autocast(self.queries):
-                product = _SelfScores.apply(self.queries) if self.within_batch else self.queries @ self.items.T
+                shared = self.within_batch and (torch.compiler.is_compiling() or not transforming())
+                product = _SelfScores.apply(self.queries) if shared else self.queries @ self.items.T
             self._cache["scores"] = product
         return self._cache["scores"]
 
@@ -299,14 +301,20 @@ def unit(vectors: Float[Tensor, "rows dim"]) -> tuple[Float[Tensor, "rows dim"],
     are summed in float64, which a GPU does as fast, and a CPU only where it must: there it takes eight times as long.
     """
     norm = None
-    if vectors.device.type == "cpu" and not torch.compiler.is_compiling():  # reading a value costs nothing here
+    if vectors.device.type == "cpu" and not torch.compiler.is_compiling() and not transforming():  # reading costs nothing here
         norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
         shortest, longest = torch.aminmax(norm)
         if not (_PLAIN_LENGTHS[0] < shortest and longest < _PLAIN_LENGTHS[1]):
             norm = None
-    if norm is None:
-        norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64).to(vectors.dtype)
+    norm = _precise_lengths(vectors) if norm is None else norm
     return vectors / norm.clamp(min=torch.finfo(norm.dtype).tiny), norm
+
+
+def _precise_lengths(vectors: Tensor) -> Tensor:
+    if vectors.device.type in _WITHOUT_FLOAT64:
+        largest = vectors.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
+        return largest * torch.linalg.vector_norm(vectors / largest, dim=-1, keepdim=True)
+    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64).to(vectors.dtype)
 
 
 @with_kernels
@@ -322,13 +330,16 @@ def unit_vectors_and_lengths(
     vectors: Float[Tensor, "rows dim"],
 ) -> tuple[Float[Tensor, "rows dim"], Float[Tensor, "rows 1"]]:
     """`unit_vectors`, and the lengths that they had."""
-    unit, norm = UnitVectors.apply(vectors)
-    return unit, norm
+    if torch.compiler.is_compiling() or not transforming():
+        units, norm = UnitVectors.apply(vectors)
+        return units, norm
+    has_length = torch.linalg.vector_norm(vectors.detach(), dim=-1, keepdim=True) > _SHORTEST
+    return unit(torch.where(has_length, vectors, vectors.detach()))
 
 
 def unit_vectors(vectors: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
     """Normalize vectors of float32 or float64 of any length; a zero vector stays as it is, without a gradient."""
-    return UnitVectors.apply(vectors)[0]
+    return unit_vectors_and_lengths(vectors)[0]
 
 
 class _SelfScores(torch.autograd.Function):

@@ -273,7 +273,7 @@ def exponential_gain(
 
 def _columns(labels: Tensor, name: str) -> Tensor:
     columns = label_columns(labels, name).to(torch.int64)
-    if columns.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU the check would wait for the device
+    if columns.device.type == "cpu" and may_read(Reading.TO_CHOOSE):  # on a GPU the check would wait for the device
         check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
     return columns
 
@@ -291,4 +291,4 @@ def _deepest(level: Tensor) -> int:
 
 def _known_deeper(level: Tensor, depth: int) -> bool:
     """Whether a level is deeper than `depth`; False without looking on a GPU or under a compiler, which would have to wait."""
-    return level.device.type == "cpu" and not torch.compiler.is_compiling() and _deepest(level) > depth
+    return level.device.type == "cpu" and may_read(Reading.TO_CHOOSE) and _deepest(level) > depth

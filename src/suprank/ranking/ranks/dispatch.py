@@ -12,7 +12,7 @@ import torch
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded, levels_to_count
-from suprank.ranking.seam import with_kernels
+from suprank.ranking.seam import transforming, with_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def ranks(
 
     Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
     2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. Under an exact step rank⁻ has a gradient of
-    zeros, and rank⁺ none.
+    zeros, and rank⁺ none. Second derivatives and torch.func (grad, vmap) are for `using="definition"`.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
     another ("definition", "chunked", "gridded" or "fused"), or is a function.
@@ -101,6 +101,11 @@ from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
 @partial(with_kernels, compiled=True)
 def fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The fastest implementation for these inputs (docs/ranking.md)."""
+    if not torch.compiler.is_compiling() and transforming():
+        raise NotImplementedError(
+            "torch.func transforms plain operations only, and the fast ways to compute ranks have gradients of their own; use "
+            "using='definition', which needs queries × items² memory: SupAP(using='definition')."
+        )
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return chunked
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
