@@ -29,6 +29,7 @@ import traceback
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _measure(job: Job, photos: Path, results: Path) -> dict[str, Any]:
     report = next(iter(result.reports.values()))
     if job.classes == "test":
         _save_values(report, results / f"{job.name}.npz")
-    return {"metrics": dict(report), "curve": curve, "images a second": round(speed[-1])}
+    return {"metrics": dict(report), "curve": curve, "images a second": round(median(speed))}
 
 
 def _watch(curve: dict[int, dict[str, float]], speed: list[float]) -> Any:
@@ -239,7 +240,9 @@ def table(results: Path) -> None:
             print(f"{name:24} {record['error'][:150]}")
             continue
         curve = " ".join(f"{100 * values['R@1']:.1f}" for values in record["curve"].values())
-        print(f"{name:24} {_row(record['metrics'])}  [{curve}]  {record['images a second']} images a second, {record['seconds']:.0f} s")
+        print(
+            f"{name:24} {_row(record['metrics'])}  [{curve}]  {record['images a second']} images a second, {record['seconds']:.0f} s"
+        )
 
 
 def main() -> None:
