@@ -240,9 +240,8 @@ def table(results: Path) -> None:
             print(f"{name:24} {record['error'][:150]}")
             continue
         curve = " ".join(f"{100 * values['R@1']:.1f}" for values in record["curve"].values())
-        print(
-            f"{name:24} {_row(record['metrics'])}  [{curve}]  {record['images a second']} images a second, {record['seconds']:.0f} s"
-        )
+        cost = f"{record['images a second']} images a second, {record['seconds']:.0f} s"
+        print(f"{name:24} {_row(record['metrics'])}  [{curve}]  {cost}")
 
 
 def main() -> None:
