@@ -42,7 +42,7 @@ from suprank.losses.surrogate import (
     SupNDCG,
     SupRecall,
 )
-from suprank.losses.value_checks import skip_value_checks
+from suprank.ranking.reading import skip_value_checks
 
 __all__ = [
     "CSL",
