@@ -133,7 +133,7 @@ class _Lists:
     @classmethod
     def from_dict(cls, lists: Mapping[Any, Mapping[Any, Any]]) -> Self:
         """Build it from `{query: {item: number}}`, ranx's shape; equal scores in the order of the dictionary."""
-        return cls(*_columns(cls, ((query, pairs.items()) for query, pairs in lists.items()), cls.__name__.lower()))  # type: ignore[call-arg]
+        return cls(*_columns(cls, ((query, pairs.items()) for query, pairs in lists.items()), cls.__name__.lower()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -216,7 +216,8 @@ def _parse_split(text: str, names: Sequence[str], about: str) -> tuple[str, str]
     target = target or ("test" if name == "validation" else name)
     if target not in SPLITS:
         raise ValueError(
-            f"split {name!r} of {about} needs a name that a manifest has ({', '.join(SPLITS)}); name it in splits as {name}=train."
+            f"split {name!r} of {about} needs a name that a manifest has ({', '.join(SPLITS)}); name it in splits as "
+            f"{name}=train."
         )
     return name, target
 
