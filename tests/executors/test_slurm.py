@@ -19,6 +19,8 @@ from suprank.executors.slurm import SlurmTask, slurm_parameters
 from tests.executors import work
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
