@@ -130,6 +130,7 @@ def fake_slurm(folder, monkeypatch):
     (folder / "states").write_text("")
     monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
     monkeypatch.setattr(submitit.SlurmJob, "watcher", SlurmInfoWatcher(delay_s=0))
+    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)  # of a file that may come late, over a network
     return folder
 
 

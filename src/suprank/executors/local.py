@@ -29,6 +29,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from suprank.system.child_processes import safe_environment
 from suprank.system.custom_code import handed_consents
@@ -153,6 +154,9 @@ def run(
             _stop(list(processes.values()), caught)
 
 
+_processes: WeakSet[_Process] = WeakSet()
+
+
 class _Process:
     """A process, as seen from the caller, and the task that it is doing."""
 
@@ -163,6 +167,7 @@ class _Process:
         self.is_reusable = True
         self.is_new = True
         self.process = CONTEXT.Process(target=_work, args=(theirs, function, dict(environment)))
+        _processes.add(self)
         with theirs, safe_environment(), _without_main():
             self.process.start()
 
@@ -268,6 +273,11 @@ def catch_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def stop_tasks() -> None:
+    """Let all tasks of this process save and end, as `run` does when it is stopped; for somebody else's signal handler."""
+    _stop([process for process in _processes if process.is_alive()], [])
 
 
 def _stop(processes: Sequence[_Process], caught: Sequence[int]) -> None:

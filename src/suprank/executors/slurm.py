@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import multiprocessing
 import os
 import re
 import shlex
@@ -21,7 +20,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from suprank.executors.local import SECONDS_TO_SAVE, Answer, Crashed, ExperimentStopped, Task, catch_signals, start_server
+from suprank.executors.local import Answer, Crashed, ExperimentStopped, Task, catch_signals, start_server, stop_tasks
 from suprank.executors.local import run as run_here
 from suprank.files.atomic import write_atomically
 from suprank.system.child_processes import restore_environment, safe_environment
@@ -78,9 +77,7 @@ class SlurmTask:
         """Let the task save, and queue the job again; submitit calls this in a signal handler."""
         from submitit.helpers import DelayedSubmission
 
-        for process in multiprocessing.active_children():
-            process.terminate()
-            process.join(SECONDS_TO_SAVE)
+        stop_tasks()
         return DelayedSubmission(SlurmTask(self.function, self.task, self.preload))
 
 
