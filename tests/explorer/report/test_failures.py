@@ -22,7 +22,7 @@ from tests.explorer.runs import GROUPS, collection, embeddings, evaluated, hand_
 
 def findings(data, **sampling):
     """A run with only what the section uses."""
-    return RunFindings(data, evaluated(data), *[None] * 7, nearest_items(data, **sampling))
+    return RunFindings(data, evaluated(data), *[None] * 5, nearest_items(data, **sampling))
 
 
 def both(*sources):
@@ -342,7 +342,7 @@ def test_images_without_labels_have_no_such_section(tmp_path):
     bare = Manifest.from_columns(
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=()
     )
-    run = RunFindings(of_arrays("bare", vectors(manifest), bare), *[None] * 9)
+    run = RunFindings(of_arrays("bare", vectors(manifest), bare), *[None] * 7)
     assert failures_section([run], [None], Thumbnails()) is None
 
 

@@ -1,6 +1,5 @@
 """Metrics, curves, examples and maps of retrieval data, as numbers; `explorer.report` draws them."""
 
-from suprank.explorer.findings.batch_gap import GapBySize, gap_by_size
 from suprank.explorer.findings.class_means import ClassMap, class_map
 from suprank.explorer.findings.collect import RunFindings, collect_findings
 from suprank.explorer.findings.confusions import (
@@ -45,7 +44,7 @@ from suprank.explorer.findings.query_metrics import (
     reorder_queries,
     worst_queries,
 )
-from suprank.explorer.findings.training_run import Curve, History, LossStep, StepCurve, loss_step, training_history
+from suprank.explorer.findings.training_run import Curve, History, training_history
 
 __all__ = [
     "Border",
@@ -56,18 +55,15 @@ __all__ = [
     "Curve",
     "Example",
     "FirstItems",
-    "GapBySize",
     "HierarchicalAtK",
     "History",
     "ItemCounts",
     "LevelPrecision",
-    "LossStep",
     "NearestItems",
     "PrecisionRecall",
     "QueryRanking",
     "RunFindings",
     "ScoreHistograms",
-    "StepCurve",
     "better_mistakes",
     "both_fail",
     "class_map",
@@ -79,9 +75,7 @@ __all__ = [
     "count_first_items",
     "examples",
     "first_item_levels",
-    "gap_by_size",
     "hierarchical_at_k",
-    "loss_step",
     "measure_border",
     "misses_class",
     "most_different_queries",
