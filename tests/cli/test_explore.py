@@ -119,11 +119,8 @@ def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored)
     ):
         client, _ = explored(*arguments)
         assert client.post("/tags", data=form).status_code == 200
-        assert client.post("/selections", data={"name": "all", "selection": ""}).status_code == 200
         assert ",blurry" in (folder / file).read_text()
-    assert {path.name for path in (folder / "e").glob("*.csv")} == {"tags.csv", "selections.csv"}
-    assert (folder / "v.selections.csv").is_file()
-    assert (folder / "mine-selections.csv").is_file()
+    assert {path.name for path in (folder / "e").glob("*.csv")} == {"tags.csv"}
     client, _ = explored("e", "--read-only")
     assert client.post("/tags", data=form).status_code == 403
     assert "blurry" in client.get("/tags").text
