@@ -5,7 +5,7 @@ import pytest
 
 from suprank import open_data
 from suprank.evaluation import Report
-from suprank.explorer.findings import (
+from suprank.explorer.findings.query_metrics import (
     compare_reports,
     examples,
     most_different_queries,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from suprank import open_data
-from suprank.explorer.findings import training_history
+from suprank.explorer.findings.training_run import training_history
 from tests.explorer import runs
 
 

@@ -9,7 +9,9 @@ from sklearn.metrics import confusion_matrix
 
 from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer.findings import RunFindings, nearest_items, reorder_queries
+from suprank.explorer.findings.collect import RunFindings
+from suprank.explorer.findings.confusions import nearest_items
+from suprank.explorer.findings.query_metrics import reorder_queries
 from suprank.explorer.report.example_sections import example_sections
 from suprank.explorer.report.failures_section import MAX_IMAGES, changes_part, failures_section
 from suprank.explorer.report.header import header

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.explorer.findings import ClassMap
+from suprank.explorer.findings.class_means import ClassMap
 from suprank.explorer.report.header import Header
 from suprank.explorer.report.map_section import HEIGHT, LISTED, REST, WIDTH, map_section
 from suprank.explorer.report.page import BUDGET, Thumbnails, render_page

@@ -14,7 +14,7 @@ from suprank import open_data
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
 from suprank.evaluation.explanations import explain_metric
-from suprank.explorer.findings import class_map
+from suprank.explorer.findings.class_means import class_map
 from suprank.explorer.report import report_page
 from tests.explorer.report.reading import of, parsed
 from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, of_arrays, run, vectors
