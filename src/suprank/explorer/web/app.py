@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI, Request
@@ -15,7 +15,6 @@ from suprank.explorer.images import read_picture
 from suprank.explorer.tags import NotSavedError
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
-from suprank.explorer.web.ids import ImageId
 from suprank.explorer.web.label_page import add_label_routes
 from suprank.explorer.web.pages import Pages
 from suprank.explorer.web.searching import Filters, WrongModelError
@@ -74,7 +73,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         image = parse_image(explorer, f"{run}/{side}/{row}")
         filters, offset = _filters(explorer, request.query_params), page_offset(request.query_params)
         rankings = explorer.searcher.neighbors(image, filters, offset=offset, limit=PAGE)
-        values = [_query_metrics(explorer, image, number) for number in range(len(explorer.runs))]
+        values = [explorer.image_metrics.of_image(image, run) for run in range(len(explorer.runs))]
         return pages.render(
             "item.html",
             image=image,
@@ -177,11 +176,3 @@ def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:
         )
     check_split(split, explorer.browser.splits["gallery"])
     return Filters(None if level is None else int(level), split)
-
-
-def _query_metrics(explorer: Explorer, image: ImageId, run: int) -> Any:
-    """The metrics of this image as a query of a run; None if it is not a query, or not measured."""
-    own = explorer.searcher.counterpart(image, run)
-    if own is None or (own.side == "gallery" and explorer.runs[run].data.gallery is not None):
-        return None
-    return explorer.node_metrics[run].for_query(own.row)
