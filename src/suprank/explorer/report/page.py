@@ -22,6 +22,8 @@ from markupsafe import Markup
 from PIL import Image
 
 from suprank import __version__
+from suprank.evaluation.report_text import pluralize
+from suprank.evaluation.verdict import percent
 from suprank.explorer.colors import CLASSES, PAGE, level_style
 from suprank.explorer.images import read_picture
 
@@ -94,13 +96,15 @@ def _digest(text: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("suprank.explorer.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters.update(percent=percent, count=lambda number: f"{number:,}", pluralize=pluralize)
+    return environment
 
 
 def _style(levels: int) -> str:
