@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browsers import NEEDS_BROWSER
+from tests.browsers import NEEDS_BROWSER, guarded_pages
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [NEEDS_BROWSER, pytest.mark.xdist_group("browser")]
@@ -18,24 +18,14 @@ def file(page, tmp_path_factory):
 @pytest.fixture
 def opened(browser, file):
     """Opens the page; at the end, nothing but the file was asked for, no script failed, and no policy was broken."""
-    contexts, asked, complaints = [], [], []
+    with guarded_pages(browser) as new_page:
 
-    def open_page(width=1280, height=900, **options):
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        contexts.append(context)
-        shown = context.new_page()
-        shown.on("request", lambda request: asked.append(request.url))
-        shown.on("console", lambda message: complaints.append(message.text))
-        shown.on("pageerror", lambda error: complaints.append(str(error)))
-        shown.on("dialog", lambda dialog: complaints.append(f"a label opened a dialog: {dialog.message}"))
-        shown.goto(file.as_uri())
-        return shown
+        def open_page(**options):
+            shown = new_page(file.as_uri(), **options)
+            shown.goto(file.as_uri())
+            return shown
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
+        yield open_page
 
 
 def background(shown):
@@ -95,12 +85,12 @@ def test_paper_shows_what_the_screen_collapses(opened):
 
 def test_the_first_screen_has_the_verdict(opened):
     for width, height in ((1280, 800), (390, 844)):
-        lead = opened(width=width, height=height).locator(".lead").bounding_box()
+        lead = opened(viewport={"width": width, "height": height}).locator(".lead").bounding_box()
         assert lead["y"] + lead["height"] < height
 
 
 def test_a_phone_scrolls_down_and_not_sideways(opened):
-    shown = opened(width=390, height=844, has_touch=True)
+    shown = opened(width=390, has_touch=True)
     for width in (390, 320):
         shown.set_viewport_size({"width": width, "height": 844})
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
