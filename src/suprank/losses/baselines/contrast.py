@@ -43,7 +43,7 @@ class SupCon(RetrievalLoss):
     def compute(self, batch: RankingBatch) -> Float[Tensor, ""]:
         skipped = (~(batch.fine_level() > 0).any(-1)).sum()
         self.log = self.loggable({"queries_without_positives": skipped})
-        self.check_positives(skipped, len(batch.scores))
+        self.check_positives(batch.checks, skipped, len(batch.scores))
         (mean,) = self.means(batch)
         return mean.value
 
