@@ -16,6 +16,7 @@ from suprank.losses.baselines import (
     ProxyNCA,
     SoftBinAP,
     SumOverLevels,
+    SupCon,
     TripletSemiHard,
 )
 from suprank.losses.batch import RetrievalBatch
@@ -79,6 +80,7 @@ __all__ = [
     "SoftBinAP",
     "SumOverLevels",
     "SupAP",
+    "SupCon",
     "SupHAP",
     "SupMRR",
     "SupNDCG",

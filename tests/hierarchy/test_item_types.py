@@ -4,11 +4,11 @@ import pytest
 
 from suprank.hierarchy.create import create_project
 from suprank.hierarchy.errors import MalformedError
+from suprank.hierarchy.item_types import types_from_files
 from suprank.hierarchy.project import Project
 from suprank.hierarchy.recipe import Recipe
 from suprank.hierarchy.sources import labels_from_rows
-from suprank.hierarchy.type_files import types_from_files
-from tests.hierarchy.wikimedia.worlds import project_of, tables, types
+from tests.hierarchy.wikimedia.fake_server import project_of, types
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def test_a_row_is_a_type(project, tmp_path):
     found = types_from_files(project, [("index", file)])
     assert types(project) == {"7": ["lake", "ocean area "], "8": [" church "], "9": "empty"}
     assert (found.added, found.repeated) == (3, 1)
-    assert (found.outcome.typed, found.outcome.several, found.outcome.types) == (2, 1, 3)
+    assert (found.typed, found.several, found.types) == (2, 1, 3)
     with project.snapshot() as db:
         items = db.execute("SELECT split, key, line FROM item").fetchall()
     assert [tuple(row) for row in items] == [("index", "7", 2), ("index", "8", 3), ("index", "9", 5)]
-    step = project.steps()["scrape"]
+    step = project.steps()["types"]
     assert step.settings == {"from": "files", "files": [["index", str(file)]], "id": "id", "type": "type"}
     assert step.result["added"] == 3
 
@@ -39,10 +39,9 @@ def test_a_row_is_a_type(project, tmp_path):
 def test_the_same_again_changes_nothing_and_another_file_replaces(project, tmp_path):
     file = table(tmp_path, "id,type\n1,lake\n2,church\n3,\n")
     types_from_files(project, [("a", file)])
-    before = tables(project)
     again = types_from_files(project, [("a", file)])
-    assert (again.outcome.changed, again.added) == (False, 0)
-    assert tables(project) == before
+    assert (again.changed, again.added) == (False, 0)
+    assert types(project) == {"1": ["lake"], "2": ["church"], "3": "empty"}
     types_from_files(project, [("a", table(tmp_path, "id,type\n3,tower\n1,pond\n", "other.csv"))])
     assert types(project) == {"1": ["pond"], "2": "not_listed", "3": ["tower"]}
 
@@ -58,11 +57,10 @@ def test_splits_are_apart_and_keep_what_they_have(project, tmp_path):
 
 def test_items_the_project_does_not_know_are_refused_with_their_lines(tmp_path):
     project = project_of(tmp_path / "p", ["Category:A", "Category:B"])
-    before = tables(project)
     file = table(tmp_path, "landmark_id,supercategory\n0,lake\n5,church\n6,tower\n")
-    with pytest.raises(MalformedError, match=r"types.csv:3: 5 \(line 3\), 6 \(line 4\) are not among the 2 items of 'train'"):
+    with pytest.raises(MalformedError, match=r"types.csv: 5 \(line 3\), 6 \(line 4\) are not among the items of 'train'"):
         types_from_files(project, [("train", file)])
-    assert tables(project) == before
+    assert (types(project), list(project.steps())) == ({}, [])
 
 
 def test_items_that_are_added_keep_their_source_and_whole_numbers(tmp_path):
