@@ -55,7 +55,6 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "files/binary.py": {"pyarrow"},
     "files/tables.py": {"pyarrow"},
     "system/progress.py": {"tqdm"},
-    "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/batch_kernels.py": {"triton"},
     "ranking/ranks/fused.py": {"triton"},
     "ranking/ranks/kernels.py": {"triton"},

@@ -5,17 +5,19 @@ from suprank.losses.baselines import (
     CSL,
     ArcFace,
     BlackBoxAP,
+    Circle,
     ContrastiveKoLeo,
     ContrastiveXBM,
     CosFace,
     CrossEntropy,
     DistanceWeightedTriplet,
     FastAP,
+    KoLeo,
     MultiSimilarity,
     ProxyAnchor,
     ProxyNCA,
+    SigLIP,
     SoftBinAP,
-    SumOverLevels,
     SupCon,
     TripletSemiHard,
 )
@@ -44,11 +46,13 @@ from suprank.losses.surrogate import (
     SupRecall,
 )
 from suprank.losses.value_checks import skip_value_checks
+from suprank.losses.weighted_sums import Matryoshka, SumOverLevels
 
 __all__ = [
     "CSL",
     "ArcFace",
     "BlackBoxAP",
+    "Circle",
     "Combined",
     "ContrastiveKoLeo",
     "ContrastiveXBM",
@@ -57,7 +61,9 @@ __all__ = [
     "DistanceWeightedTriplet",
     "EmbeddingMemory",
     "FastAP",
+    "KoLeo",
     "LabelTreeWarning",
+    "Matryoshka",
     "MultiSimilarity",
     "NoPositivesWarning",
     "PairCalibration",
@@ -71,6 +77,7 @@ __all__ = [
     "RetrievalBatch",
     "RetrievalLoss",
     "ScoreBatch",
+    "SigLIP",
     "SimilarityMixup",
     "SmoothAP",
     "SmoothHAP",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -24,6 +24,7 @@ from suprank.ranking import (
     weighted_ap_relevance,
 )
 from suprank.ranking.fused_batch import fused_ndcg, fused_ratio, fused_recall, runs_kernels, runs_relevance
+from suprank.ranking.hyper_parameters import is_number, is_whole
 from suprank.ranking.relevance import check_decay, check_level_weights
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ class RecallMeasure:
     rank_tau: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ks", tuple(self.ks))
-        if not self.ks or min(self.ks) < 1:
+        object.__setattr__(self, "ks", as_tuple(self.ks))
+        if not self.ks or not all(is_whole(k) and k >= 1 for k in self.ks):
             raise ValueError(f"ks={self.ks} must be one or more cut-offs from 1 on; the authors use (1, 2, 4, 8, 16).")
         _check_rank_tau(self.rank_tau)
 
@@ -108,7 +109,7 @@ class HAPMeasure:
     def __post_init__(self) -> None:
         check_decay(self.decay)
         if self.weights is not None:
-            object.__setattr__(self, "weights", tuple(self.weights))
+            object.__setattr__(self, "weights", as_tuple(self.weights))
             check_level_weights(self.weights)
 
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
@@ -189,15 +190,20 @@ class MRRMeasure:
         return 1 / ranks(level).total.amin(-1), (level > 0).sum(-1)
 
 
+def as_tuple(values: Any) -> tuple[Any, ...]:
+    """A tuple of the values, or of the one that was given; text stays whole, so that an error can say it."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
+
+
 def _check_cut(k: int | None, rank_tau: float) -> None:
-    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+    if k is not None and not (is_whole(k) and k >= 1):
         raise ValueError(f"k={k!r} must be a whole number from 1 on; leave it out for a measure of the full ranking.")
     _check_rank_tau(rank_tau)
 
 
 def _check_rank_tau(rank_tau: float) -> None:
-    if not 0 < rank_tau < math.inf:
-        raise ValueError(f"rank_tau={rank_tau} must be a finite number above 0; the authors' code has 1.")
+    if not (is_number(rank_tau) and rank_tau > 0):
+        raise ValueError(f"rank_tau={rank_tau!r} must be a finite number above 0; the authors' code has 1.")
 
 
 def _of_total(total: Tensor) -> Ranks:

@@ -73,8 +73,8 @@ def test_the_authors_recipes_jump_elsewhere():
 UPPER_BOUND = "sup-ap sup-recall sup-hap sup-ndcg roadmap rod-recall happier rod-ndcg"
 SIGMOID = "smooth-ap smooth-recall smooth-hap smooth-ndcg"
 NO_STEP = (
-    "pair-calibration nsm fast-ap softbin-ap blackbox-ap triplet-sh triplet-dw supcon contrastive-xbm multi-similarity "
-    "proxy-nca proxy-anchor arcface cosface csl sum-triplet-sh sum-nsm sum-proxy-nca mine.py:MyLoss"
+    "pair-calibration nsm fast-ap softbin-ap blackbox-ap triplet-sh triplet-dw supcon siglip circle contrastive-xbm "
+    "multi-similarity proxy-nca proxy-anchor arcface cosface csl sum-triplet-sh sum-nsm sum-proxy-nca mine.py:MyLoss"
 )
 
 
