@@ -38,7 +38,8 @@ class RetrievalBatch:
     Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1; items agree at a level where their sets meet.
     `within_batch` says that the items are the queries themselves. `is_self`, if given, is a mask `[queries, items]` of the
     items that are the query itself; without it that is the diagonal within a batch, and nothing among references.
-    `relevance`, if the user gave one, replaces levels. Build a batch with `from_embeddings`, which checks its arguments.
+    `relevance`, if the user gave one, replaces levels. `full_dim` is the dimension of the embeddings where these are the first
+    few of it (`at_dim`). Build a batch with `from_embeddings`, which checks its arguments.
     """
 
     queries: Tensor
@@ -48,6 +49,7 @@ class RetrievalBatch:
     relevance: Tensor | None
     is_self: Tensor | None
     within_batch: bool
+    full_dim: int | None = None
     checks: Checks = field(default_factory=Checks, repr=False, compare=False)
     # Values computed once. Not functools.cached_property, whose lock torch.compile cannot trace on Python 3.11.
     _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -116,7 +118,7 @@ class RetrievalBatch:
             is_self = _is_self_by_id(ids, ref_ids, queries, items)
         elif self_index is not None:
             is_self = _is_self_by_index(self_index, queries, items, checks)
-        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch, checks)
+        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch, checks=checks)
 
     @property
     def scores(self) -> Float[Tensor, "queries items"]:
@@ -153,8 +155,20 @@ class RetrievalBatch:
         Two classes of a level that differ further up stay two. Scores are computed once for all levels.
         """
         assert self.labels is not None
-        labels, item_labels = self.labels[:, level:], None if self.item_labels is None else self.item_labels[:, level:]
-        return replace(self, labels=labels, item_labels=item_labels)
+        item_labels = None if self.item_labels is None else self.item_labels[:, level:]
+        return replace(self, labels=self.labels[:, level:], item_labels=item_labels)
+
+    def at_dim(self, dim: int) -> RetrievalBatch:
+        """The batch with the first `dim` dimensions of the embeddings, normalized again. Levels are computed once for all."""
+        queries = unit_vectors(self.queries[:, :dim])
+        items = queries if self.items is self.queries else unit_vectors(self.items[:, :dim])
+        levels = {name: value for name, value in self._cache.items() if name != "scores"}
+        return replace(self, queries=queries, items=items, full_dim=self.dim, _cache=levels)
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the embeddings, also where only the first few are left (`at_dim`)."""
+        return self.full_dim or self.queries.shape[1]
 
     @property
     def depth(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from suprank.ranking.hyper_parameters import is_number
 from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.seam import with_kernels
 
@@ -248,13 +249,13 @@ def shared_weights(
 
 def check_decay(decay: float) -> None:
     """Raise unless this is a `decay` of `tree_relevance`."""
-    if not decay >= 0:
-        raise ValueError(f"decay={decay} must be 0 or more, or coarse levels would outweigh fine ones; the paper uses 1.")
+    if not ((is_number(decay) and decay >= 0) or decay == math.inf):
+        raise ValueError(f"decay={decay!r} must be 0 or more, or coarse levels would outweigh fine ones; the paper uses 1.")
 
 
 def check_level_weights(weights: Sequence[float]) -> None:
     """Raise unless these may be `weights` of `weighted_ap_relevance`."""
-    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
+    if not all(is_number(weight) and weight >= 0 for weight in weights) or sum(weights) <= 0:
         raise ValueError(f"weights={list(weights)} must be finite, 0 or more, with at least one above 0; try [1/L] * L.")
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, runtime_checkab
 
 import torch
 
+from suprank.ranking.hyper_parameters import is_number
+
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
@@ -93,9 +95,9 @@ class SupStep:
             >>> round(SupStep.saturating(tau=0.01, epsilon=0.01).delta, 3)
             0.046
         """
-        if not 0 < epsilon <= 0.5:
+        if not (is_number(epsilon) and 0 < epsilon <= 0.5):
             raise ValueError(
-                f"epsilon={epsilon} must be above 0 and at most 0.5, or δ = τ·ln((1 − ε)/ε) would be negative; try 0.01."
+                f"epsilon={epsilon!r} must be above 0 and at most 0.5, or δ = τ·ln((1 − ε)/ε) would be negative; try 0.01."
             )
         return cls(tau=tau, rho=rho, delta=tau * math.log((1 - epsilon) / epsilon), jump=jump)
 
@@ -143,14 +145,14 @@ def _sigmoid_slope(gap: Tensor, tau: float) -> Tensor:
 
 def _check_positive(**parameters: float) -> None:
     for name, value in parameters.items():
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{name}={value} must be a finite number above 0; the paper uses tau=0.01.")
+        if not (is_number(value) and value > 0):
+            raise ValueError(f"{name}={value!r} must be a finite number above 0; the paper uses tau=0.01.")
 
 
 def _check_not_negative(**parameters: float) -> None:
     for name, value in parameters.items():
-        if not (value >= 0 and math.isfinite(value)):
+        if not (is_number(value) and value >= 0):
             raise ValueError(
-                f"{name}={value} must be a finite number, 0 or more, or H⁻ would decrease; "
+                f"{name}={value!r} must be a finite number, 0 or more, or H⁻ would decrease; "
                 f"the defaults are rho=100, delta=0.05, jump=0.5."
             )
