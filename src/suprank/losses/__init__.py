@@ -45,8 +45,8 @@ from suprank.losses.surrogate import (
     SupNDCG,
     SupRecall,
 )
-from suprank.losses.value_checks import skip_value_checks
 from suprank.losses.weighted_sums import Matryoshka, SumOverLevels
+from suprank.ranking.reading import skip_value_checks
 
 __all__ = [
     "CSL",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Literal
 
@@ -12,9 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.unit_vectors import unit_vectors, without_autocast
-from suprank.losses.value_checks import check_values
-from suprank.ranking.fused_batch import fused_mean, runs_kernels
 from suprank.ranking.hyper_parameters import check_above_zero, check_sizes, is_number
+from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.relevance import refuse_label_sets
 
@@ -97,14 +96,12 @@ class ProxyLoss(RetrievalLoss):
     def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
         """The mean loss of unit vectors of these classes, −1 for none; 0 where no image has a class."""
         each, known = self._each(queries, fine)
-        if runs_kernels(each):
-            return fused_mean(each, known, complement=False)[0]
-        return each.where(known, 0).sum() / known.sum().clamp(min=1)
+        return mean_over_queries(each, known)[0]
 
     def _each(self, queries: Tensor, fine: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of every image, and whether it has a class. Those without one get any, and their value is left out."""
         # So does a class out of range, if a check reports it after the launches; if none does, torch must.
-        highest = self.num_classes - 1 if may_read(fine, Reading.TO_CHECK) else None
+        highest = self.num_classes - 1 if may_read(Reading.TO_CHECK) else None
         return self.per_image(queries, fine.clamp(0, highest)), fine >= 0
 
     def _fine_classes(self, batch: RetrievalBatch) -> Tensor:
@@ -117,7 +114,7 @@ class ProxyLoss(RetrievalLoss):
                 f"embeddings have dimension {batch.dim} but proxies {self.embedding_size}; set embedding_size to match."
             )
         fine, classes = batch.labels[:, 0], self.num_classes
-        check_values(fine, lambda: classes - 2 - fine.max(), lambda: _check_classes(fine, classes))
+        batch.checks.add(fine, lambda: classes - 2 - fine.max(), partial(_check_classes, fine, classes))
         return fine
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:

@@ -38,7 +38,7 @@ class ContrastLoss(RetrievalLoss):
         skipped = (~(level > 0).any(-1)).sum()
         self.log = self.loggable({"queries_without_positives": skipped})
         if mean.counts is not None:  # elsewhere a query without positives has a loss too
-            self.check_positives(skipped, len(level))
+            self.check_positives(batch.checks, skipped, len(level))
         return mean.value
 
     def compute_lists(self, batch: RankingBatch) -> Float[Tensor, ""]:
