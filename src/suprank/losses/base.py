@@ -202,6 +202,7 @@ class RetrievalLoss(nn.Module):
         check_means(self, "it has no value for each query")
         checks = Checks(postpone=True)
         batch = RetrievalBatch.from_embeddings(embeddings, labels, **references, checks=checks)
+        checks.send()
         self.check_label_tree(batch, stacklevel=3)
         means = self.means(batch)
         checks.run()
