@@ -258,7 +258,7 @@ def _revisited(
         data, truth = _in_order(data, truth)
     cut_offs = protocol.ks if ks is None else check_ks(ks)
     sides = data.queries.embeddings, data.items.embeddings
-    return with_protocol(revisited(*sides, truth, ks=cut_offs, per_query=True, **options), protocol)
+    return with_protocol(revisited(*sides, truth, ks=cut_offs, **options), protocol)
 
 
 def _in_order(data: RetrievalData, truth: GroundTruth) -> tuple[RetrievalData, GroundTruth]:
