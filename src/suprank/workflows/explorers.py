@@ -46,7 +46,7 @@ def explore(
     """Serve the explorer page of one run, or of two side by side, until Ctrl-C; its address is printed.
 
     The arguments are those of `open_explorer`. On another host than 127.0.0.1, everyone who can reach it sees the images
-    and, without `read_only`, can change tags and saved selections. Port 0 takes a free one.
+    and, without `read_only`, can change tags. Port 0 takes a free one.
 
     Example:
         >>> suprank.explore("runs/happier", "runs/smooth-ap")  # doctest: +SKIP
@@ -88,8 +88,8 @@ def open_explorer(
     `head`, a folder of `suprank adapt` or a `Head`, is applied to the embeddings of the first run and to uploaded images; a
     second run, which may be the same, is shown as it is.
 
-    Tags are kept in the file `tags`, by default `tags.csv` in the folder of the first run or `NAME.tags.csv` beside `NAME.npy`,
-    and saved selections beside it. With `read_only`, the page does not let anybody change them.
+    Tags are kept in the file `tags`, by default `tags.csv` in the folder of the first run or `NAME.tags.csv` beside `NAME.npy`.
+    With `read_only`, the page does not let anybody change them.
     """
     from suprank.explorer.web import Explorer
     from suprank.workflows.heads import load_head
