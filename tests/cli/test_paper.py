@@ -239,3 +239,16 @@ def test_no_number_is_folded_in_a_terminal(monkeypatch, capsys, columns):
     assert all(f"{k}.5 ± 0.1" in printed for k in range(12))
     assert max(map(len, printed.splitlines())) <= columns
     assert (printed.count("NSM") == 1) == (columns == 400)
+
+
+def test_on_says_where_runs_are_trained(monkeypatch):
+    places = []
+
+    def train(executor, *arguments):
+        places.append((executor.on, executor.jobs))
+        return training_by(miniature.pretend)(executor, *arguments)
+
+    monkeypatch.setattr(Executor, "train", train)
+    done(*XBM, "--on", "ray=10.0.0.1:6379", "--jobs", 2)
+    assert places == [("ray=10.0.0.1:6379", 2)]
+    assert "on='spark' must be local, ray, ray=HOST:PORT, or slurm" in refused(*XBM, "--on", "spark")

@@ -81,7 +81,7 @@ def test_the_runs_of_a_table_are_shared_with_other_tables(pretended, tmp_path, d
     assert "sop/roadmap,seed=1" not in pretended
     assert len(pretended) == 6 * 2 * 2
     runs = json.loads((out / "experiment.json").read_text())["runs"]
-    assert len(runs) == len(set(map(tuple, runs))) == 20 + 24
+    assert len(runs) == len(set(map(str, runs))) == 20 + 24
 
 
 def test_the_table_has_the_papers_numbers_beside_ours(pretended, tmp_path, datasets):
