@@ -72,6 +72,7 @@ def test_all_tables_and_figures_are_listed():
         (["smooth_rank", "--out", "out", "--method", "csl"], "methods chooses rows of tables of results"),
         (["compa_xbm", "--out", "out", "--small", "run.epoch=1"], "run.epoch: there is no such key; did you mean run.epochs?"),
         (["fig:gldv2_scraping", "--out", "out"], "fig:gldv2_scraping is not reproduced. It shows web pages."),
+        (["fig:dg_ap", "--out", "out"], "fig:dg_ap is an illustration. In a checkout, `python -m docs.drawings OUT fig:dg_ap`"),
         (["compa_xbm", "--out", "out"], "sop (Stanford Online Products) is missing: no folder of data was named (data)"),
         (["compa_xbm", "--out", "out", "--results", "empty"], "empty has no .csv files of `suprank compare`"),
         (["compa_xbm", "--out", "out", "--results", COMPARISONS], "small=True lays out the results of small sets."),

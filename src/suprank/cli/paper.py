@@ -62,7 +62,7 @@ def paper(
 
     \b
     suprank paper                                                   # all labels
-    suprank paper fig:smooth_rank fig:sup_dif_ap_hap --out figures
+    suprank paper fig:smooth_rank tab:compa_bounds --out figures
     suprank paper tab:compa_ranking_losses --small --out small      # on images that are drawn here
     suprank paper tab:main_sop_inat --data datasets --out runs --plan
     suprank paper tab:main_sop_inat --data datasets --out runs --seeds 3 --jobs 4 batch.chunk=64
