@@ -127,7 +127,7 @@ def write_report() -> Path:
 def differing_query() -> int:
     """The row of a query for which the mistakes of the first run are near misses, and those of the second are not."""
     import suprank
-    from suprank.explorer.findings import better_mistakes, count_first_items
+    from suprank.explorer.findings.mistakes import better_mistakes, count_first_items
 
     own, other = map(suprank.open_data, RUNS)
     items = count_first_items(own, other, own.match(other))

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from suprank import open_data
-from suprank.data import Manifest
 from suprank.data.images import BrokenImage
-from suprank.evaluation import evaluate
 from suprank.explorer.images import best_items, read_picture, shared_levels, unit_blocks
 from tests.explorer import runs
 
@@ -16,14 +14,6 @@ from tests.explorer import runs
 @pytest.fixture
 def pictures(tmp_path):
     return runs.collection(tmp_path / "data")
-
-
-def test_evaluation_is_that_of_the_embeddings_for_all_queries_and_for_some(tmp_path, pictures):
-    data = open_data(runs.embeddings(tmp_path / "e", pictures))
-    plain = evaluate(runs.vectors(pictures), pictures.labels, levels=["class", "group"], progress=False)
-    assert evaluate(data).means == plain.means
-    some, every = np.array([20, 3]), evaluate(data, metrics=["AP"], per_query=True)
-    assert evaluate(data.take(some), metrics=["AP"])["AP"] == pytest.approx(every.per_query["AP"][some].mean())
 
 
 def test_the_best_items_are_in_exact_order_with_copies_but_not_the_query(pictures):
@@ -49,14 +39,6 @@ def test_an_item_that_is_the_query_itself_is_not_in_its_list(tmp_path, pictures)
     assert data.self_rows(1).tolist() == [3], "the same image in the gallery, under its own path"
     rows, _ = best_items(data, [1], 30)
     assert sorted(rows[0][rows[0] >= 0]) == [row for row in range(24) if row != 3]
-
-
-def test_images_without_labels_are_searched_but_not_evaluated(tmp_path, pictures):
-    bare = Manifest.from_columns({"path": pictures.paths, "split": ["test"] * 24}, root=pictures.root, levels=())
-    data = open_data(runs.embeddings(tmp_path / "e", bare, runs.vectors(pictures)))
-    assert best_items(data, [0], 3)[0].shape == (1, 3)
-    with pytest.raises(ValueError, match="no labels"):
-        evaluate(data)
 
 
 def test_unit_rows_have_length_one_in_float32_whatever_is_stored(pictures):

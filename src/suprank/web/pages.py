@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from starlette.requests import Request
+
 
 def template_environment(package: str) -> jinja2.Environment:
     """The Jinja environment for the templates of a package, which may include ours; it adds a filter `count` and `link()`."""
@@ -41,6 +43,11 @@ def link(path: str, /, **parameters: object) -> str:
     """
     query = {name: str(value) for name, value in parameters.items() if value is not None and str(value) and value != 0}
     return f"{path}?{urlencode(query)}" if query else path
+
+
+def wants_json(request: Request) -> bool:
+    """Whether a script of the page sent the request, and not a form or a link."""
+    return "application/json" in request.headers.get("accept", "")
 
 
 def page_offset(parameters: Mapping[str, str]) -> int:

@@ -6,11 +6,13 @@ from sklearn.metrics import precision_recall_curve
 
 from suprank import open_data
 from suprank.evaluation import evaluate
-from suprank.explorer.findings import curves, hierarchical_at_k, precision_recall_and_scores
+from suprank.explorer.findings import curves
 from suprank.explorer.findings.curves import (
     ScoreBlock,
+    hierarchical_at_k,
     interpolated_precision,
     levels_by_rank,
+    precision_recall_and_scores,
     sample_queries,
     score_blocks,
 )

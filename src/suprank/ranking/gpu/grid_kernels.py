@@ -1,4 +1,4 @@
-"""Triton kernels that sum smooth steps on a grid, for `gridded_triton`.
+"""Triton kernels that sum smooth steps on a grid, for `grid`.
 
 A sum goes over sources at targets: over all items at the positives in forward, and over the positives at all items in
 backward. Each query's sources are in a list by decreasing score. In backward that list is REVERSED, read from its other end
@@ -23,7 +23,7 @@ import math
 import triton
 import triton.language as tl
 
-from suprank.ranking.ranks.list_kernels import SLOTS
+from suprank.ranking.gpu.list_kernels import SLOTS
 
 PLUS, MINUS, HIERARCHICAL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 LOG2_E = tl.constexpr(math.log2(math.e))

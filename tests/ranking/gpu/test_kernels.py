@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CAPABILITIES = (80, 100)  # the oldest and the newest that we support
 BUILD = f"""
-from tests.ranking.exact import kernel_builds as exact
-from tests.ranking.ranks import kernel_builds as ranks
+from tests.ranking.gpu import exact_kernel_builds as exact
+from tests.ranking.gpu import kernel_builds as ranks
 ranks.compile_all(*{CAPABILITIES})
 print("---")
 exact.compile_all(*{CAPABILITIES})

@@ -12,7 +12,9 @@ pytest.importorskip("triton")
 
 from suprank.evaluation import Embeddings, evaluate
 from suprank.evaluation.search import Search
-from suprank.ranking.exact import Places, fused, kernels, plain
+from suprank.ranking.exact import Places, plain
+from suprank.ranking.gpu import exact as fused
+from suprank.ranking.gpu import exact_kernels as kernels
 from tests.evaluation.random_collections import assert_same, random_collection, using
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

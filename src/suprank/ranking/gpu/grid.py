@@ -7,26 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from suprank.ranking.ranks import grid_kernels, list_kernels
-from suprank.ranking.ranks.fused import fused
-from suprank.ranking.ranks.result import Ranks, second_derivative_error
-from suprank.ranking.ranks.step_table import TERMS, bins_above, bins_per_score, step_table
+from suprank.ranking.gpu import grid_kernels, list_kernels
+from suprank.ranking.gpu.pairs import fused, runs_fused
+from suprank.ranking.gpu.step_table import TERMS, bins_above, bins_per_score, step_table
+from suprank.ranking.ranks.definition import Ranks
+from suprank.ranking.reading import Reading, may_read, note_choice
+from suprank.ranking.seam import Algorithm, Ranked, by_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxtyping import Float, Shaped
 
+    from suprank.ranking.ranks.definition import Implementation
     from suprank.ranking.steps import Step
 
     SmoothStep = Sigmoid | SupStep
+
+GRID_FROM = {"positives": 192, "pairs": 2**31}
+"""Positives per query (on average), and (positive, item) pairs in all, from which `gridded` pays against `fused` on a GPU.
+
+Below, a grid cannot win back what its own kernels and their launches take (`python benchmarks/choice.py --device cuda`).
+"""
 
 MOST_LEVELS = 15
 """Deepest level of the kernels: they hold the relevance of 16."""
@@ -49,6 +59,35 @@ SPREAD = {"BLOCK": 64, "num_warps": 1}
 READ = {"BLOCK": 64, "num_warps": 1}
 CONNECT = {"ROWS": 16, "BLOCK": 32, "num_warps": 2}
 PLUS, MINUS, HIERARCHICAL = range(3)
+
+
+@by_kernels
+def fastest(
+    plain: Callable[..., Implementation],
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None,
+    plus: Step,
+    minus: Step,
+) -> Implementation:
+    """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
+    if not runs_fused(scores, plus, minus):
+        return plain(scores, level, relevance, plus, minus)
+    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(Reading.TO_CHOOSE)):
+        return fused
+    known = survey(scores, level, relevance)
+    if known.positives < GRID_FROM["positives"] or known.positives * scores.numel() < GRID_FROM["pairs"]:
+        return fused
+    note_choice("gridded")
+    return partial(gridded_on_gpu, known=known)
+
+
+def _may_grid(queries: int, items: int) -> bool:
+    """Whether a batch on a GPU is so large that it may have many positives. The host waits to know only then.
+
+    A quarter of the items is what four coarse classes have; where more are positives, the grid pays a little earlier.
+    """
+    return queries * items * (items // 4) > GRID_FROM["pairs"]
 
 
 class Survey(NamedTuple):
@@ -137,7 +176,22 @@ def gridded_on_gpu(
     if not known.fits(scores.shape[1], plus, minus):
         return fused(scores, level, relevance, plus=plus, minus=minus)
     rows = known.rows(scores.shape[1], plus, minus, budget)
-    return Ranks(*_GriddedRanks.apply(scores.contiguous(), _signed(level), known, plus, minus, rows))
+    return Ranks(*Ranked.apply(_GRIDDED, (known, rows), plus, minus, scores.contiguous(), _signed(level), None))
+
+
+@by_kernels
+def gridded(
+    plain: Implementation,
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    plus: Step = heaviside,
+    minus: Step = SupStep(),
+    budget: int = BUDGET,
+) -> Ranks:
+    """`gridded_on_gpu`, under the name that users know."""
+    return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus, budget=budget)
 
 
 def _signed(level: Tensor) -> Tensor:
@@ -158,53 +212,50 @@ class _Lists(NamedTuple):
     known: Survey
 
 
-class _GriddedRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, level: Tensor, known: Survey, plus: Step, minus: Step, rows: int
-    ) -> tuple[Tensor, ...]:
-        parts = _parts(plus, minus, known)
-        no_rank = [0.0, math.inf] if known.by_level is None else [0.0, math.inf, 0.0]
-        results = [torch.full_like(scores, value) for value in no_rank]
-        slopes = [torch.empty_like(scores) for _ in parts]
-        order = torch.empty_like(scores, dtype=torch.int16 if scores.shape[1] < 2**15 else torch.int32)
-        with _on_device_of(scores):
-            for block in _blocks(scores, rows):
-                found = [result[block] for result in results]
-                lists = _sort(scores[block], level[block], order[block], known.take(block), found)
-                for (part, step), slope in zip(parts.items(), slopes, strict=True):
-                    _sums(lists, part, step, found[part], slope[block])
-        ctx.save_for_backward(scores, level, order, *slopes)
-        ctx.constants = known, parts, rows
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(result for part, result in enumerate(results) if part not in {MINUS, *parts}))
-        return tuple(results)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _GriddedGradient.apply(*ctx.constants, len(grads), *grads, *ctx.saved_tensors), *[None] * 5
+def _gridded_ranks(
+    scores: Tensor, level: Tensor, relevance: None, plus: Step, minus: Step, known: Survey, rows: int, *, sloped: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The relevance is that of each level, in `known`."""
+    parts = _parts(plus, minus, known)
+    no_rank = [0.0, math.inf] if known.by_level is None else [0.0, math.inf, 0.0]
+    results = [torch.full_like(scores, value) for value in no_rank]
+    slopes = [torch.empty_like(scores) for _ in parts]
+    order = torch.empty_like(scores, dtype=torch.int16 if scores.shape[1] < 2**15 else torch.int32)
+    with _on_device_of(scores):
+        for block in _blocks(scores, rows):
+            found = [result[block] for result in results]
+            lists = _sort(scores[block], level[block], order[block], known.take(block), found)
+            for (part, step), slope in zip(parts.items(), slopes, strict=True):
+                _sums(lists, part, step, found[part], slope[block])
+    return results, [order, *slopes]
 
 
-class _GriddedGradient(torch.autograd.Function):
-    """The gradient with respect to scores, as a function of its own only to refuse being differentiated again."""
+def _gridded_gradient(
+    grads: Sequence[Tensor | None],
+    scores: Tensor,
+    level: Tensor,
+    relevance: None,
+    plus: Step,
+    minus: Step,
+    known: Survey,
+    rows: int,
+    *,
+    saved: list[Tensor],
+) -> Tensor:
+    order, *slopes = saved
+    gradient = torch.zeros_like(scores)
+    steps = zip(_parts(plus, minus, known).items(), slopes, strict=True)
+    given = [(part, step, slope, grad) for (part, step), slope in steps if (grad := grads[part]) is not None]
+    with _on_device_of(scores):
+        for block in _blocks(scores, rows):
+            for place, (part, step, slope, whole) in enumerate(given):
+                grad = whole[block].contiguous()
+                lists = _sort_again(scores[block], level[block], grad, order[block], known.take(block))
+                _sums(lists, part, step, gradient[block], slope[block], grad, first=place == 0)
+    return gradient
 
-    @staticmethod
-    def forward(ctx: Any, known: Survey, parts: dict[int, SmoothStep], rows: int, number: int, *grads_and_saved: Any) -> Tensor:
-        grads, (scores, level, order, *slopes) = grads_and_saved[:number], grads_and_saved[number:]
-        gradient = torch.zeros_like(scores)
-        steps = zip(parts.items(), slopes, strict=True)
-        given = [(part, step, slope, grad) for (part, step), slope in steps if (grad := grads[part]) is not None]
-        with _on_device_of(scores):
-            for block in _blocks(scores, rows):
-                for place, (part, step, slope, whole) in enumerate(given):
-                    grad = whole[block].contiguous()
-                    lists = _sort_again(scores[block], level[block], grad, order[block], known.take(block))
-                    _sums(lists, part, step, gradient[block], slope[block], grad, first=place == 0)
-        return gradient
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise second_derivative_error("gridded")
+_GRIDDED = Algorithm("gridded", _gridded_ranks, _gridded_gradient)
 
 
 def _parts(plus: Step, minus: Step, known: Survey) -> dict[int, SmoothStep]:

@@ -1,4 +1,4 @@
-"""The Triton kernels behind `fused_batch`: unit vectors, levels, relevance, measures of ranks, the mean over queries.
+"""The Triton kernels behind `batch`: unit vectors, levels, relevance, measures of ranks, the mean over queries.
 
 A program owns a row, or a tile of one, and adds in one order, so that two runs agree bit by bit.
 """

@@ -10,11 +10,15 @@ import torch
 import triton
 from torch import Tensor
 
-from suprank.ranking.ranks import kernels
-from suprank.ranking.ranks.result import Ranks, second_derivative_error
+from suprank.ranking.gpu import pair_kernels as kernels
+from suprank.ranking.ranks.definition import Ranks
+from suprank.ranking.ranks.dispatch import IMPLEMENTATIONS
+from suprank.ranking.seam import Algorithm, Ranked
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float, Shaped
 
     from suprank.ranking.steps import Step
@@ -51,8 +55,10 @@ def fused(
     if not (level.dtype.is_signed or level.dtype.is_floating_point):
         level = level.to(torch.int32)  # the kernels mark what is out of the list by −1
     weights = None if relevance is None else relevance.detach().to(scores.dtype).contiguous()
-    results = _FusedRanks.apply(scores.contiguous(), level.contiguous(), weights, *_encoded(plus, minus))
-    return Ranks(results[0], results[1], None if relevance is None else results[2])
+    return Ranks(*Ranked.apply(_FUSED, _encoded(plus, minus), plus, minus, scores.contiguous(), level.contiguous(), weights))
+
+
+IMPLEMENTATIONS["fused"] = fused
 
 
 def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:
@@ -76,42 +82,43 @@ def _encoded(plus: Step, minus: Step) -> tuple[list[bool], list[float]]:
     return kinds, [1 / plus_tau, 1 / minus_tau, *line]
 
 
-class _FusedRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float]
-    ) -> tuple[Tensor, ...]:
-        outputs = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, ctx.needs_input_grad[0])
-        results = 2 if relevance is None else 3
-        ctx.save_for_backward(scores, level, relevance, *outputs[results:])
-        ctx.set_materialize_grads(False)
-        ctx.kinds, ctx.numbers = kinds, numbers
-        if not kinds[0]:
-            ctx.mark_non_differentiable(*outputs[:results:2])  # rank⁺ and H-rank⁺ under Heaviside
-        return tuple(outputs[:results])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        grad_plus, grad_minus, *grad_h = grads
-        scores, level, relevance, *saved = ctx.saved_tensors
-        known = [grad_plus, grad_minus, *(grad_h or [None]), scores, level, relevance]
-        return _FusedGradient.apply(ctx.kinds, ctx.numbers, *known, saved), None, None, None, None
+def _fused_ranks(
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None,
+    plus: Step,
+    minus: Step,
+    kinds: list[bool],
+    numbers: list[float],
+    *,
+    sloped: bool,
+) -> tuple[list[Tensor], list[Tensor]]:
+    outputs = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, sloped)
+    results = 2 if relevance is None else 3
+    return outputs[:results], outputs[results:]
 
 
-class _FusedGradient(torch.autograd.Function):
-    """The gradient with respect to scores, as a function of its own only to refuse being differentiated again."""
+def _fused_gradient(
+    grads: Sequence[Tensor | None],
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None,
+    plus: Step,
+    minus: Step,
+    kinds: list[bool],
+    numbers: list[float],
+    *,
+    saved: list[Tensor],
+) -> Tensor:
+    known = [*grads, *(None,) * (3 - len(grads)), scores, level, relevance]
+    gradient: Tensor = torch.ops.suprank.ranks_gradient(kinds, numbers, *known, saved)
+    return gradient
 
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        return torch.ops.suprank.ranks_gradient(*arguments)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise second_derivative_error("fused")
+_FUSED = Algorithm("fused", _fused_ranks, _fused_gradient)
 
-
-# Two operators, opaque to torch.compile, which needs to know only the shapes. Plain `Library` definitions, as the autograd
-# functions above already say how to differentiate them. Everything they return lies on the device of the scores: of one tensor
+# Two operators, opaque to torch.compile, which needs to know only the shapes. Plain `Library` definitions, as `Ranked` already
+# says how to differentiate them. Everything they return lies on the device of the scores: of one tensor
 # on the host, torch.compile's CUDA graphs would keep the whole list, and then refuse it.
 
 _library = torch.library.Library("suprank", "FRAGMENT")

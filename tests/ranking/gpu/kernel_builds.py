@@ -1,4 +1,4 @@
-"""Builds of the kernels of `ranks`, for tests/ranking/test_kernels.py."""
+"""Builds of the kernels, for test_kernels.py."""
 
 
 def compile_all(*capabilities):
@@ -11,7 +11,8 @@ def compile_all(*capabilities):
 def compile_pairs(capability):
     """Compiles each kernel with the options that `fused` uses, and prints its name; no GPU is asked."""
     from suprank.ranking import Sigmoid, SupStep, heaviside
-    from suprank.ranking.ranks import fused, kernels
+    from suprank.ranking.gpu import pair_kernels as kernels
+    from suprank.ranking.gpu import pairs as fused
 
     compiled(kernels.partition, capability, WEIGHTED=True, BLOCK=2048)
     pairs = [fused._encoded(*steps)[0] for steps in ((heaviside, SupStep()), (heaviside, heaviside), (Sigmoid(), Sigmoid()))]
@@ -24,21 +25,21 @@ def compile_pairs(capability):
 
 
 def compile_grid(capability):
-    """The same for the kernels of `gridded_triton`."""
-    from suprank.ranking.ranks import grid_kernels, gridded_triton, list_kernels
-    from suprank.ranking.ranks.gridded_triton import HIERARCHICAL, MINUS, TILE
-    from suprank.ranking.ranks.step_table import TERMS
+    """The same for the kernels of the grid."""
+    from suprank.ranking.gpu import grid, grid_kernels, list_kernels
+    from suprank.ranking.gpu.grid import HIERARCHICAL, MINUS, TILE
+    from suprank.ranking.gpu.step_table import TERMS
 
     compiled(list_kernels.survey, capability, WEIGHTED=True, BLOCK=1024)
     compiled(list_kernels.arrange, capability, IN_WORD=3, WORDS=1, BLOCK=1024)
     compiled(list_kernels.rearrange, capability, BLOCK=1024)
-    compiled(list_kernels.exact, capability, WEIGHTED=True, IN_WORD=3, WORDS=1, DEPTH=3, **gridded_triton.EXACT)
+    compiled(list_kernels.exact, capability, WEIGHTED=True, IN_WORD=3, WORDS=1, DEPTH=3, **grid.EXACT)
     for part, backward, cut in ((MINUS, False, 6), (MINUS, True, 6), (HIERARCHICAL, True, 0)):
         compiled(grid_kernels.edges, capability, REVERSED=backward, BLOCK=64)
         kinds = {"KIND": part, "REVERSED": backward, "CUT": cut, "TERMS": TERMS, "TILE": TILE}
-        compiled(grid_kernels.spread, capability, COLUMNS=4, **kinds, **gridded_triton.SPREAD)
-        compiled(grid_kernels.read, capability, FIRST=backward, **kinds, **gridded_triton.READ)
-    compiled(grid_kernels.connect, capability, TERMS=TERMS, **gridded_triton.CONNECT)
+        compiled(grid_kernels.spread, capability, COLUMNS=4, **kinds, **grid.SPREAD)
+        compiled(grid_kernels.read, capability, FIRST=backward, **kinds, **grid.READ)
+    compiled(grid_kernels.connect, capability, TERMS=TERMS, **grid.CONNECT)
 
 
 def compiled(kernel, capability, num_warps=4, **constants):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
-from suprank.ranking.exact import kernels, plain
+from suprank.ranking.exact import plain
 from suprank.ranking.exact.result import Places, RankingSums, Top, TopSums
 from suprank.ranking.exact.tables import harmonic
+from suprank.ranking.gpu import exact_kernels as kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Triton kernels that survey, sort out and count the items of each query: what `gridded_triton` needs beside the grid.
+"""Triton kernels that survey, sort out and count the items of each query: what `grid` needs beside the grid's own.
 
 A query's items are in a list by decreasing score; those that are IGNORED come last.
 """

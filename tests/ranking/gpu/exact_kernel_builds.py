@@ -1,6 +1,6 @@
-"""Builds of the kernels of `exact`, for tests/ranking/test_kernels.py."""
+"""Builds of the kernels of `exact`, for test_kernels.py."""
 
-from tests.ranking.ranks.kernel_builds import compile_kernel
+from tests.ranking.gpu.kernel_builds import compile_kernel
 
 
 def compile_all(*capabilities):
@@ -10,7 +10,7 @@ def compile_all(*capabilities):
 
 def compile_for(capability, depth):
     """Compiles each kernel with the options that `fused` uses, and prints its name; no GPU is asked."""
-    from suprank.ranking.exact import kernels
+    from suprank.ranking.gpu import exact_kernels as kernels
 
     compiled(kernels.take, capability, BLOCK=1024)
     compiled(kernels.count_few, capability, BLOCK=1024)

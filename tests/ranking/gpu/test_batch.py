@@ -5,6 +5,7 @@ Elsewhere the plain functions are tested against their definitions; here the ker
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 import pytest
@@ -14,8 +15,16 @@ pytest.importorskip("triton")
 
 from suprank.losses import ScoreBatch, SmoothHAP, SmoothNDCG, SmoothRecall, SupAP, SupHAP, SupNDCG
 from suprank.losses.score_batch import MOST_LEVELS
-from suprank.ranking import average_precision, definition, hierarchical_average_precision, tree_relevance, weighted_ap_relevance
-from suprank.ranking import fused_batch as module
+from suprank.ranking import (
+    Ranks,
+    average_precision,
+    definition,
+    hierarchical_average_precision,
+    seam,
+    tree_relevance,
+    weighted_ap_relevance,
+)
+from suprank.ranking.gpu import batch
 from suprank.ranking.relevance import listed_level
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,13 +33,17 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.fixture
 def kernels(monkeypatch):
     """Take the kernels on a CPU too, through the interpreter."""
-    monkeypatch.setattr(module, "_has_kernels", lambda values: values.device.type == DEVICE)
+    monkeypatch.setattr(seam, "DEVICES", {DEVICE})
 
 
 @pytest.fixture
 def plain(monkeypatch):
     """Take the plain functions on a GPU too."""
-    monkeypatch.setattr(module, "_has_kernels", lambda _: False)
+    monkeypatch.setattr(seam, "DEVICES", set())
+
+
+def refuse(*_, **__):
+    pytest.fail("the kernels can do this")
 
 
 def labels_of(queries, items, depth, seed=0):
@@ -48,19 +61,20 @@ def test_levels_are_those_of_plain_torch(plain, depth, fine, own):
     arguments = {"fine": fine, "is_self": is_self if own == "mask" else None, "within_batch": own == "diagonal"}
     wanted = listed_level(labels, items, **arguments)
     assert {-1, 0, 1} & set(wanted.unique().tolist()) >= {0, 1}
-    assert torch.equal(module.fused_levels(labels, items, **arguments), wanted)
+    assert torch.equal(batch.listed_level(refuse, labels, items, **arguments), wanted)
     columns = torch.stack([labels, labels], 1)[:, 0], items.T.contiguous().T  # strides of their own
-    assert torch.equal(module.fused_levels(*columns, **arguments), wanted)
+    assert torch.equal(batch.listed_level(refuse, *columns, **arguments), wanted)
 
 
 @pytest.mark.parametrize("depth", [1, 3, 15])
 def test_relevance_is_that_of_plain_torch(plain, depth):
     level = torch.randint(-1, depth + 1, (4, 600), dtype=torch.int8, device=DEVICE)
     level[0] = 0
-    tree = module.fused_relevance(level, tuple((one / depth) ** 2.0 for one in range(1, depth + 1)), cumulative=False)
+    weights = tuple((one / depth) ** 2.0 for one in range(1, depth + 1))
+    tree = batch.shared_weights(refuse, level, weights, cumulative=False, dtype=torch.float32)
     torch.testing.assert_close(tree, tree_relevance(level, 2.0, depth=depth))
     weights = [0.1 * (1 + one) for one in range(depth)]
-    weighted = module.fused_relevance(level, tuple(reversed(weights)), cumulative=True)
+    weighted = batch.shared_weights(refuse, level, tuple(reversed(weights)), cumulative=True, dtype=torch.float32)
     torch.testing.assert_close(weighted, weighted_ap_relevance(level, weights))
     assert not weighted[0].any()
 
@@ -74,10 +88,11 @@ def test_ap_and_its_gradients_are_those_of_plain_torch(plain, weighted, smooth):
     ranked = [rank for rank in definition(torch.rand(4, 50, device=DEVICE), level, relevance) if rank is not None]
     leaves = [rank.clone().requires_grad_(smooth or place == 1) for place, rank in enumerate(ranked)]
     trained = [leaf for leaf in leaves if leaf.requires_grad]
-    value, weight = module.fused_ratio(*leaves, *([relevance] if weighted else []))
-    loss, skipped = module.fused_mean(value, weight, complement=True)
+    ranks = Ranks(*leaves)
+    measure, given = (batch.hap_and_weight, relevance) if weighted else (batch.ap_and_weight, level)
+    value, weight = measure(refuse, ranks, given)
+    loss, skipped = batch.mean_over_queries(refuse, value, weight, complement=True)
     found = torch.autograd.grad(loss, trained)
-    ranks = type(definition(torch.rand(1, 1), torch.ones(1, 1)))(*leaves)
     plain_value = hierarchical_average_precision(ranks, relevance) if weighted else average_precision(ranks, level > 0)
     wanted = torch.autograd.grad(1 - plain_value[[0, 2, 3]].mean(), trained)
     torch.testing.assert_close(value, plain_value, equal_nan=True)
@@ -90,11 +105,11 @@ def test_ap_and_its_gradients_are_those_of_plain_torch(plain, weighted, smooth):
 
 def test_the_mean_leaves_out_what_has_no_weight():
     each = torch.tensor([3.0, torch.nan, 5.0], device=DEVICE, requires_grad=True)
-    mean, skipped = module.fused_mean(each, torch.tensor([True, False, True], device=DEVICE), complement=False)
+    mean, skipped = batch.mean_over_queries(refuse, each, torch.tensor([True, False, True], device=DEVICE))
     assert (mean.item(), skipped.item()) == (4.0, 1)
     mean *= 2  # as a user may
     assert torch.autograd.grad(mean, each)[0].tolist() == [1.0, 0.0, 1.0]
-    nothing, skipped = module.fused_mean(each, torch.zeros(3, device=DEVICE), complement=True)
+    nothing, skipped = batch.mean_over_queries(refuse, each, torch.zeros(3, device=DEVICE), complement=True)
     assert (nothing.item(), skipped.item()) == (0.0, 3)
     assert torch.autograd.grad(nothing, each)[0].tolist() == [0.0, 0.0, 0.0]
 
@@ -103,10 +118,11 @@ def test_the_mean_leaves_out_what_has_no_weight():
 def test_unit_vectors_have_the_right_length_where_squares_vanish_or_overflow(scale):
     vectors = torch.randn(3, 70, device=DEVICE)
     vectors[1] = 0
-    unit, norm = module.fused_unit(scale * vectors)
+    unit, norm = batch.unit(refuse, scale * vectors)
     torch.testing.assert_close(unit, torch.nn.functional.normalize(vectors.double(), dim=-1).float())
     torch.testing.assert_close(norm[:, 0] / scale, vectors.norm(dim=-1), atol=2e-2, rtol=1e-5)
-    gradient = module.fused_unit_gradient(torch.ones_like(unit), unit, norm, 1e-12)
+    with torch.no_grad():  # as in a backward pass
+        gradient = batch.unit_gradient(refuse, torch.ones_like(unit), unit, norm, 1e-12)
     assert not gradient[1].any()
 
 
@@ -125,7 +141,9 @@ def test_a_loss_made_of_the_kernels_is_the_plain_one_in_value_and_gradient(kerne
     torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(differentiable, gradient, rtol=1e-4, atol=1e-6)
     assert loss.log["queries_without_positives"] == exact.log["queries_without_positives"]
-    torch.autograd.grad(differentiable.square().sum(), embeddings)
+    (second,) = torch.autograd.grad(differentiable.square().sum(), embeddings)
+    (wanted,) = torch.autograd.grad(exact(embeddings, labels), embeddings, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(wanted.square().sum(), embeddings)[0], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +158,8 @@ def test_lists_of_scores_with_padding_are_the_plain_ones_in_value_and_gradient(k
     mask = (torch.rand(4, 21, generator=generator) < 0.7).to(DEVICE)
     mask[1], level[2] = False, 0
     loss, exact = make(using=using), make(using="definition")
-    batch = ScoreBatch.from_scores(scores, level, mask)
-    value = loss.compute_lists(ScoreBatch(batch.scores, batch.grades, MOST_LEVELS))  # a GPU does not read the deepest level
+    lists = ScoreBatch.from_scores(scores, level, mask)
+    value = loss.compute_lists(ScoreBatch(lists.scores, lists.grades, MOST_LEVELS))  # a GPU does not read the deepest level
     (gradient,) = torch.autograd.grad(value, scores)
     wanted = exact.from_scores(scores.double(), level, mask)  # kernels take float32
     (slope,) = torch.autograd.grad(wanted, scores)
@@ -149,3 +167,10 @@ def test_lists_of_scores_with_padding_are_the_plain_ones_in_value_and_gradient(k
     torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
     assert not gradient[~mask].any()
     assert loss.log["queries_without_positives"].item() == 2
+
+
+def test_every_function_of_the_room_stands_for_a_plain_one():
+    modules = ("measures", "relevance", "ranks.dispatch", "ranks.gridded")
+    rooms = [sys.modules[f"suprank.ranking.{name}"] for name in modules] + [sys.modules["suprank.losses.unit_vectors"]]
+    plain = {name for room in rooms for name, function in vars(room).items() if hasattr(function, "__wrapped__")}
+    assert seam._KERNELS.keys() <= plain
