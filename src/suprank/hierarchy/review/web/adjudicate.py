@@ -17,7 +17,8 @@ from suprank.hierarchy.review.web.auth import AnnotatorRequest, Authenticated, l
 from suprank.hierarchy.review.web.forms import MAX_SUGGESTED_NAMES, Form, Refusal, SubmittedForm, refusal_for
 from suprank.hierarchy.review.web.queries import LabelQuery, read_labels, sample_items
 from suprank.hierarchy.text import label_key
-from suprank.web.pages import link, page_offset
+from suprank.web.forms import page_offset
+from suprank.web.pages import link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

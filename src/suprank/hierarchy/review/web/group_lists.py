@@ -27,7 +27,7 @@ from suprank.hierarchy.review.web.group_index import SORT_KEYS, GroupIndex, Grou
 from suprank.hierarchy.review.web.queries import LabelQuery, annotator_progress, read_labels, recent_events, unsynced_labels
 from suprank.hierarchy.text import label_key
 from suprank.hierarchy.tree import FINAL
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
 
 if TYPE_CHECKING:
     import sqlite3
