@@ -41,9 +41,7 @@ import gc
 import json
 import multiprocessing
 import os
-import re
 import shutil
-import sys
 import time
 import zipfile
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -55,6 +53,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+import pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -721,25 +720,6 @@ def tables(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {**written, "rates": rates_table(rows), "correlation": correlations(rows)}
 
 
-def rewrite(text: str, written: dict[str, str]) -> str:
-    """The page with the tables between its markers."""
-
-    def between(found: re.Match[str]) -> str:
-        return f"<!-- begin {found[1]} -->\n{written[found[1]]}<!-- end {found[1]} -->"
-
-    return re.sub(r"<!-- begin ([^>]+) -->\n.*?<!-- end \1 -->", between, text, flags=re.DOTALL)
-
-
-def write_page(*, check: bool) -> None:
-    """Write the tables of the page; or only exit with 1 if the page has other tables."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = rewrite(before, tables(read_rows(FOLDER / "images.jsonl")))
-    if not check:
-        PAGE.write_text(after, encoding="utf-8")
-    elif after != before:
-        sys.exit(f"{PAGE} is not what the runs say; python benchmarks/decomposability.py --write writes it anew.")
-
-
 # Running
 
 
@@ -824,7 +804,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="train nothing; exit with 1 if the page has other tables")
     arguments = parser.parse_args()
     if arguments.write or arguments.check:
-        write_page(check=arguments.check)
+        pages.update(PAGE, tables(read_rows(FOLDER / "images.jsonl")), check=arguments.check)
         return
     if arguments.plot or arguments.table:
         if arguments.plot and (arguments.plot / "batch.jsonl").exists():

@@ -47,6 +47,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pages
 import torch
 
 from suprank.adaptation import AdaptConfig
@@ -768,15 +769,6 @@ def machines_table(results: Results, large: Results, setting: Setting) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rewrite(text: str, written: dict[str, str]) -> str:
-    """The page with the tables between its markers."""
-
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- begin {found[1]} -->\n{written[found[1]]}<!-- end {found[1]} -->"
-
-    return re.sub(r"<!-- begin ([^>]+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
-
-
 STYLES = {"Sup-AP": ("#000000", "o", ""), "L_DG": ("#E69F00", "s", "+ L_DG"), "L*_DG": ("#0072B2", "^", "+ L*_DG")}
 MEMORY_STYLES = {"Sup-AP": ("#009E73", "D", "+ memory"), "L*_DG": ("#CC79A7", "v", "+ memory + L*_DG")}
 
@@ -858,14 +850,10 @@ def _batch_axis(panel: Any, batches: list[int], names: list[str]) -> None:
 
 def write_page(*, check: bool) -> None:
     """Write the tables and draw the figure; or only exit with 1 if the page has other tables."""
-    before = PAGE.read_text(encoding="utf-8")
     results, small, large = (Results(read_rows(path)) for path in (RESULTS, SMALL_RESULTS, LARGE_RESULTS))
-    after = rewrite(before, tables(results, small, large))
+    pages.update(PAGE, tables(results, small, large), check=check)
     if not check:
-        PAGE.write_text(after, encoding="utf-8")
         draw(with_large(results, large), RESULTS.with_suffix(".png"))
-    elif after != before:
-        sys.exit(f"{PAGE} is not what the runs say; python benchmarks/frozen_batches.py --write writes it anew.")
 
 
 def main() -> None:

@@ -46,6 +46,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pages
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "cpu" / "fuzz.json", ROOT / "docs" / "reliability.md"
@@ -715,12 +716,6 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rewrite(page: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The page with the table between its markers."""
-    before, _, rest = page.partition("<!-- begin fuzz -->\n")
-    return f"{before}<!-- begin fuzz -->\n{markdown(rows)}<!-- end fuzz -->{rest.partition('<!-- end fuzz -->')[2]}"
-
-
 def spread(inputs: int, names: Sequence[str]) -> dict[str, range]:
     """As many inputs of each kind, or one more of the first."""
     each, more = divmod(inputs, len(names))
@@ -760,7 +755,7 @@ def main() -> None:
             "findings": [[one.kind, one.what, *one.outcome] for one in findings],
         }
         RESULTS.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        PAGE.write_text(rewrite(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        pages.update(PAGE, {"fuzz": markdown(rows)})
     sys.exit(bool(findings))
 
 

@@ -10,11 +10,10 @@ the label as a second word. The runs are benchmarks/results/comparison/PRESET.cs
 from __future__ import annotations
 
 import argparse
-import re
-import sys
 from pathlib import Path
 
 import numpy as np
+import pages
 
 from suprank.evaluation.report_comparison import SIGNIFICANT
 from suprank.evaluation.statistics import holm
@@ -115,29 +114,14 @@ def labels() -> str:
     return "\n".join(lines) + "\n"
 
 
-def rewrite(text: str) -> str:
-    """A page with all its tables rewritten."""
-    own = {"differences": differences, "others": others, "labels": labels}
-
-    def written(found: re.Match[str]) -> str:
-        name = found[1]
-        body = own[name]() if name in own else table(name)
-        return f"<!-- begin {name} -->\n{body}<!-- end {name} -->"
-
-    return re.sub(r"<!-- begin ([^>]+) -->\n.*?<!-- end \1 -->", written, text, flags=re.DOTALL)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing, and exit with 1 where something would change")
     options = parser.parse_args()
+    own = {"differences": differences, "others": others, "labels": labels}
     for page in PAGES:
-        before = page.read_text(encoding="utf-8")
-        after = rewrite(before)
-        if options.check and after != before:
-            sys.exit(f"{page} is not what the runs say; python benchmarks/paper_tables.py writes it anew.")
-        if not options.check:
-            page.write_text(after, encoding="utf-8")
+        names = pages.table_names(page)
+        pages.update(page, {name: own[name]() if name in own else table(name) for name in names}, check=options.check)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ import traceback
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -187,25 +188,29 @@ def _measure(job: Job, photos: Path, results: Path) -> dict[str, Any]:
         ],
     )
     curve: dict[int, dict[str, float]] = {}
+    speed: list[float] = []
     runs = Path(os.environ.get("SUPRANK_RUNS", "/tmp/photograph-runs"))
-    result = suprank.train(config, runs / job.name, callbacks=_curve(curve))
+    result = suprank.train(config, runs / job.name, callbacks=_watch(curve, speed))
     report = next(iter(result.reports.values()))
     if job.classes == "test":
         _save_values(report, results / f"{job.name}.npz")
-    return {"metrics": dict(report), "curve": curve}
+    return {"metrics": dict(report), "curve": curve, "images a second": round(median(speed))}
 
 
-def _curve(curve: dict[int, dict[str, float]]) -> Any:
-    from suprank.training.callbacks import Callback
+def _watch(curve: dict[int, dict[str, float]], speed: list[float]) -> Any:
+    from suprank.training.callbacks import Callback, StepValues
 
-    class Curve(Callback):
-        """Keeps the metrics of every evaluation."""
+    class Watch(Callback):
+        """Keeps the metrics of every evaluation, and the speed."""
+
+        def on_step_end(self, step: StepValues) -> None:
+            speed.append(step.images_per_second)
 
         def on_evaluation_end(self, epoch: int, reports: Mapping[str, Report]) -> None:
             values = next(iter(reports.values()))
             curve[epoch] = {name: values[name] for name in COLUMNS if name in values}
 
-    return Curve()
+    return Watch()
 
 
 def _save_values(report: Report, file: Path) -> None:
@@ -235,7 +240,8 @@ def table(results: Path) -> None:
             print(f"{name:24} {record['error'][:150]}")
             continue
         curve = " ".join(f"{100 * values['R@1']:.1f}" for values in record["curve"].values())
-        print(f"{name:24} {_row(record['metrics'])}  [{curve}]  {record['seconds']:.0f} s")
+        cost = f"{record['images a second']} images a second, {record['seconds']:.0f} s"
+        print(f"{name:24} {_row(record['metrics'])}  [{curve}]  {cost}")
 
 
 def main() -> None:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 
 from suprank import __version__
 from suprank.embedding import read_embedded
@@ -282,15 +281,6 @@ def tables(found: list[Result]) -> dict[str, str]:
     return written
 
 
-def rewrite(text: str, written: dict[str, str]) -> str:
-    """The page with the tables between its markers."""
-
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- begin {found[1]} -->\n{written[found[1]]}<!-- end {found[1]} -->"
-
-    return re.sub(r"<!-- begin ([^>]+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("embeddings", type=Path, nargs="?", help="folder of `suprank embed` with the splits train and test")
@@ -309,12 +299,7 @@ def main() -> None:
         saved: dict[str, Any] = {"suprank": __version__, "results": [asdict(one) for one in found]}
         RESULTS.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
     found = [Result(**one) for one in json.loads(RESULTS.read_text(encoding="utf-8"))["results"]]
-    before = PAGE.read_text(encoding="utf-8")
-    after = rewrite(before, tables(found))
-    if options.check and after != before:
-        sys.exit(f"{PAGE} is not what {RESULTS} says; python benchmarks/protocols.py --write writes it anew.")
-    if not options.check:
-        PAGE.write_text(after, encoding="utf-8")
+    pages.update(PAGE, tables(found), check=options.check)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pages
+
 # No numpy or torch up here: the peak memory of a command would include that of the process which starts it.
 
 ROOT = Path(__file__).parents[1]
@@ -788,12 +790,7 @@ def main() -> None:
         if given.out != RESULTS:
             print(_tables(given.out)["scale"] + "\n" + _tables(given.out)["lists"])
             return
-    before = PAGE.read_text(encoding="utf-8")
-    after = _rewrite(before, _tables(RESULTS))
-    if given.check and after != before:
-        sys.exit(f"{PAGE} is not what {RESULTS} says; python benchmarks/scale.py --write writes it anew.")
-    if not given.check:
-        PAGE.write_text(after, encoding="utf-8")
+    pages.update(PAGE, _tables(RESULTS), check=given.check)
 
 
 def measure(rows: Sequence[Row], given: argparse.Namespace) -> None:
@@ -1024,15 +1021,6 @@ def _memory(mib: float | None) -> str:
 
 def _size(size: int) -> str:
     return f"{size // 10**6} million" if size >= 10**6 else f"{size:,}"
-
-
-def _rewrite(text: str, written: dict[str, str]) -> str:
-    """The page with the tables between its markers."""
-
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- begin {found[1]} -->\n{written[found[1]]}<!-- end {found[1]} -->"
-
-    return re.sub(r"<!-- begin ([^>]+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -24,15 +24,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import re
 import shutil
-import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pages
 
 from suprank.evaluation import Report
 from suprank.evaluation.report_comparison import SIGNIFICANT
@@ -536,19 +535,6 @@ def draw(rows: list[list[TunedSet]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def rewrite(text: str, written: dict[str, str]) -> str:
-    """The page with the tables between its markers."""
-
-    names = set(re.findall(r"<!-- begin ([^>]+) -->", text))
-    if names != set(written):
-        raise ValueError(f"markers without a table: {names - set(written)}; tables without a marker: {set(written) - names}")
-
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- begin {found[1]} -->\n{written[found[1]]}<!-- end {found[1]} -->"
-
-    return re.sub(r"<!-- begin ([^>]+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing, and exit with 1 where something would change")
@@ -558,12 +544,8 @@ def main() -> None:
     if options.collect:
         collect(Path(options.collect[0]), options.collect[1], options.out)
         return
-    before = PAGE.read_text(encoding="utf-8")
-    after = rewrite(before, tables(options.out))
-    if options.check and after != before:
-        sys.exit(f"{PAGE} is not what the runs say; python benchmarks/tuned_tables.py writes it anew.")
+    pages.update(PAGE, tables(options.out), check=options.check)
     if not options.check:
-        PAGE.write_text(after, encoding="utf-8")
         draw([tuned_sets("fine", options.out), tuned_sets("tree", options.out)], options.out / "tuned.png")
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pages
 
 from suprank.evaluation.statistics import (
     mean_intervals,
@@ -423,17 +423,6 @@ def _markdown(heads: list[str], lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [heads, rule, *lines])
 
 
-def rewrite(text: str, written: dict[str, str]) -> str:
-    """The page with the tables between its markers."""
-    for name, table in written.items():
-        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-        if text.count(begin) != 1 or text.count(end) != 1:
-            raise ValueError(f"{PAGE} has no place for the table {name!r}.")
-        before, rest = text.split(begin)
-        text = before + begin + table + end + rest.split(end)[1]
-    return text
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="draw all cases anew, and save the rates")
@@ -444,12 +433,7 @@ def main() -> None:
     if options.run:
         content = run(options.cases, options.jobs)
         RESULTS.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    before = PAGE.read_text(encoding="utf-8")
-    after = rewrite(before, tables(json.loads(RESULTS.read_bytes())))
-    if options.check and after != before:
-        sys.exit(f"{PAGE} is not what {RESULTS} says; python benchmarks/verdicts.py writes it anew.")
-    if not options.check:
-        PAGE.write_text(after, encoding="utf-8")
+    pages.update(PAGE, tables(json.loads(RESULTS.read_bytes())), check=options.check)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import gc
 import os
 import shutil
 from collections import Counter
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,13 @@ def forget_consents(monkeypatch, tmp_path_factory):
 
     forget()
     return forget
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    """Ends the standard library's fork server after the module: what comes next may want one that has imported more."""
+    yield
+    forkserver._forkserver._stop()
 
 
 @pytest.fixture(scope="session")

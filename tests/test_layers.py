@@ -50,20 +50,13 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)  # and nobody imports cli
 # `pip install suprank` brings these two and no more.
 CORE = ("files", "system", "ranking", "losses", "evaluation")
 CORE_NEEDS = {"torch", "numpy"}
-ALSO = {  # imported when they are there and of use, with an error that names the extra where they must be
+ALSO = {  # by file or folder: imported when they are there and of use, with an error that names the extra where they must be
     "files/locking.py": {"filelock"},
     "files/binary.py": {"pyarrow"},
     "files/tables.py": {"pyarrow"},
     "system/progress.py": {"tqdm"},
     "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
-    "ranking/batch_kernels.py": {"triton"},
-    "ranking/ranks/fused.py": {"triton"},
-    "ranking/ranks/kernels.py": {"triton"},
-    "ranking/ranks/gridded_triton.py": {"triton"},
-    "ranking/ranks/list_kernels.py": {"triton"},
-    "ranking/ranks/grid_kernels.py": {"triton"},
-    "ranking/exact/fused.py": {"triton"},
-    "ranking/exact/kernels.py": {"triton"},
+    "ranking/gpu": {"triton"},
     "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embedding_files.py": {"pyarrow"},
     "evaluation/report.py": {"pandas"},
@@ -124,7 +117,9 @@ def violations(source: str, path: str) -> list[str]:
             if ours in MAY_IMPORT and ours != package and ours not in MAY_IMPORT[package]:
                 found.append(f"{path}:{line}: {package} imports {ours}")
         elif package in CORE and root not in sys.stdlib_module_names:
-            allowed = CORE_NEEDS | ALSO.get(path, set()) | (ONLY_FOR_TYPES if for_types else set())
+            allowed = (
+                CORE_NEEDS | ALSO.get(path, ALSO.get(path.rpartition("/")[0], set())) | (ONLY_FOR_TYPES if for_types else set())
+            )
             if root not in allowed:
                 found.append(f"{path}:{line}: {package} needs torch and numpy only, but imports {root}")
     return found
@@ -189,7 +184,7 @@ def test_a_planted_violation_is_caught(path, source, complaint):
         ("losses/base.py", "from suprank import __version__"),
         ("ranking/steps.py", "import math\nimport torch.nn.functional\nfrom numpy import pi"),
         ("ranking/steps.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jaxtyping import Float"),
-        ("ranking/ranks/fused.py", "import triton.language as tl"),
+        ("ranking/gpu/pairs.py", "import triton.language as tl"),
         ("cli/main.py", "import typer\nfrom suprank import losses"),
     ],
 )

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from suprank.executors.local import Answer, Crashed, Task, run
+from suprank.executors.local import Answer, Crashed, Task, catch_signals, run
 from tests.executors import work
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 
 def task(what, *arguments, **settings):
@@ -119,7 +120,6 @@ def test_a_process_starts_safely_and_gets_its_part_of_the_machine(monkeypatch):
     assert {one["gpu"] for one in found} == {"3", "GPU-5"}
     for one in found:
         assert one["cuda"] == [False, False], "the server never touches CUDA"
-        assert one["loop"], "the server has imported what training needs"
         assert one["safe"]
         assert one["PYTHONSAFEPATH"] is None, "code of the user's own may start Python too"
         assert one["threads"] == [str(cores), cores]
@@ -170,15 +170,14 @@ def test_a_caller_that_goes_on_without_the_answers_leaves_no_process(tmp_path):
 
 SCRIPT = """
 import signal, sys
-from suprank.executors import local as runner
 from suprank.executors.local import ExperimentStopped, Task, run
 from tests.executors import work
-runner.PRELOAD = ("torch", "pandas")
 open("scripts", "a").write("x")
 for number in (signal.SIGINT, signal.SIGHUP):  # which nohup, or a shell, may have had ignored
     signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 try:
-    for task, answer in run(work.act, [Task(str(n), (sys.argv[1], f"task{n}")) for n in range(3)], jobs=2):
+    tasks = [Task(str(n), (sys.argv[1], f"task{n}")) for n in range(3)]
+    for task, answer in run(work.act, tasks, jobs=2, preload=["pandas"]):
         print(answer)
 except ExperimentStopped as stopped:
     sys.exit(str(stopped))
@@ -209,12 +208,24 @@ def script(tmp_path):
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_lets_tasks_save_and_leaves_no_process(script, tmp_path, number):
+def test_signals_that_ask_to_stop_are_collected_and_those_that_are_ignored_stay_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        for expected in ([signal.SIGINT, signal.SIGTERM], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]):
+            with catch_signals() as caught:
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    os.kill(os.getpid(), number)
+            assert caught == expected
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_lets_tasks_save_and_leaves_no_process(script, tmp_path):
     process, tasks = script("stay")
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
-    assert said.strip() == f"stopped by {number.name}"
+    assert said.strip() == "stopped by SIGTERM"
     assert [(tmp_path / f"task{one}" / "saved").exists() for one in range(3)] == [True, True, False]
     wait_until(lambda: not any(is_alive(pid) for pids in tasks for pid in pids))
     assert (tmp_path / "scripts").read_text() == "x", "the script was run once, though it has no guard"

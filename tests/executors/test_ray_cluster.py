@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import suprank
+from suprank.embedding import collection
 from suprank.executors import parse_on, ray_cluster
 from suprank.executors.ray_cluster import RayCluster
+from suprank.experiments import plan_comparison
+from suprank.training import train
 from suprank.training.recipe import to_toml
 from tests.data.pictures import folder as photographs
 from tests.ray_nodes import IS_INSTALLED, ROOT, RayNodes
@@ -23,6 +27,7 @@ pytestmark = [
     pytest.mark.xdist_group("ray"),
 ]
 IMAGES, SHARD = 96, 8
+FAST = {"size": 32, "batch_size": 8, "workers": 0}
 SLOW = """
 import time
 import timm, torch
@@ -49,14 +54,74 @@ collection.SHARD_ROWS = 8
 sys.argv[0] = "suprank"
 main()
 """
-START = """
-import os, signal, sys
+# Starting a process that imports torch and Ray takes seconds, and so does each worker of it: one caller does all of this.
+CALLER = """
+import json, os, pathlib, signal, sys, threading, time
+import ray
+import suprank
+from suprank.executors import ray_cluster
 from suprank.executors.local import Crashed, ExperimentStopped, Task
 from suprank.executors.ray_cluster import RayCluster
 from tests.executors import work
 
 def task(what, *arguments):
     return Task(f"{what}{arguments}", (what, *arguments))
+
+def say(name, value):
+    print(json.dumps([name, value]))
+
+def refusal(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except (ValueError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+
+def kill_once_it_works():
+    while not pathlib.Path("stopped/staying").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+address, broken = sys.argv[1:]
+with RayCluster() as cluster:
+    seen = []
+    tasks = [task("count", 5, 4), *(task("double", number) for number in range(50)), task("fail", "memory")]
+    tasks += [task("fail", "odd"), task("fail", "unpicklable"), task("lambdas"), Task("argument", ("double", lambda: 0))]
+    tasks += [task("facts")]
+    started = lambda task: seen.append((task.name, None))
+    reported = lambda task, values: seen.append((task.name, values))
+    found = {one.name: answer for one, answer in cluster.run(work.act, tasks, on_start=started, on_report=reported)}
+    say("doubled", [found[one.name].value for one in tasks[1:51]])
+    say("reported", [values for name, values in seen if name == "count(5, 4)"])
+    say("failed", [f"{type(found[one.name].error).__name__}: {found[one.name].error}" for one in tasks[51:56]])
+    say("cause", str(found[tasks[51].name].error.__cause__))
+    facts = found["facts()"].value
+    say("facts", [facts["safe"], facts["PYTHONSAFEPATH"], os.getcwd() in facts["path"], facts["threads"]])
+    say("no GPU", refusal(lambda: next(cluster.run(work.act, tasks[:1], gpus=1))))
+
+    threading.Thread(target=kill_once_it_works).start()
+    try:
+        next(cluster.run(work.act, [task("stay", os.path.abspath("stopped"))]))
+    except ExperimentStopped as stopped:
+        say("stopped", [str(stopped), os.path.exists("stopped/saved")])
+    for one, answer in cluster.run(work.act, [task("double", 1), task("stay", os.path.abspath("left"))]):
+        while not os.path.exists("left/staying"):
+            time.sleep(0.05)
+        break
+    del one, answer
+    say("left", os.path.exists("left/saved"))
+
+    ray_cluster._RETRIES = 1
+    lost = next(cluster.run(work.act, [task("end", 3)]))[1].error
+    say("lost", [str(lost), isinstance(lost, Crashed)])
+
+ray.init(address, namespace="mine", log_to_driver=False)
+before = ray.get_runtime_context().get_job_id()
+say("other address", refusal(RayCluster("10.0.0.1:6379").__enter__))
+with RayCluster() as cluster:
+    path = next(cluster.run(work.act, [task("facts")]))[1].value["path"]
+    say("session", path.index(os.getcwd()) == len(path) - 1)
+say("broken", refusal(suprank.embed, "mine.py:build", broken, "refused", size=32, on="ray"))
+say("stays", ray.is_initialized() and ray.get_runtime_context().get_job_id() == before)
 """
 
 
@@ -64,6 +129,21 @@ def task(what, *arguments):
 def nodes():
     with RayNodes() as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def said(nodes, tmp_path_factory):
+    """What the caller says, by name. Beside it is a trap: a module with the name of one that workers import."""
+    place = tmp_path_factory.mktemp("caller")
+    (place / "torch.py").write_text("1 / 0")
+    (place / "mine.py").write_text(SLOW)
+    (place / "broken").mkdir()
+    photographs(place / "broken", count=3, split=["test"] * 3, label_fine=["a"] * 3).save(place / "broken.csv")
+    (place / "broken" / "a2.png").write_bytes(b"no picture")
+    with python(place, CALLER, nodes.address, "broken.csv", **nodes.environment) as process:
+        said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return dict(json.loads(line) for line in said.splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +156,10 @@ def photos(tmp_path_factory):
     (place / f"a{IMAGES - 1}.png").write_bytes(b"no picture")
     for name in ("typer", "numpy", "suprank"):
         (place / f"{name}.py").write_text(f"open({str(place / 'trapped')!r}, 'a').write('{name} ')\n")
-    with command(place, "--out", "alone", "--on-broken", "skip", "--device", "cpu") as process:
-        assert process.wait(120) == 0, process.stderr.read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(collection, "SHARD_ROWS", SHARD)
+        suprank.embed("mine.py:build", "m.csv", "alone", root=".", on_broken="skip", device="cpu", **FAST)
     return place
 
 
@@ -94,156 +176,80 @@ def python(place, code, *arguments, **variables):
             process.kill()
 
 
-def command(place, *arguments, **variables):
+def embed_on_ray(nodes, place, out):
     """`suprank embed` with 8 images in a shard."""
-    fast = ("--root", ".", "--size", 32, "--batch-size", 8, "--workers", 0)
-    return python(place, COMMAND, "embed", "mine.py:build", "m.csv", *fast, *arguments, **variables)
-
-
-def on_ray(nodes, place, out):
-    return command(place, "--out", out, "--on-broken", "skip", "--on", f"ray={nodes.address}", **nodes.environment)
+    fast = [word for name, value in FAST.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words = ("embed", "mine.py:build", "m.csv", "--root", ".", *fast, "--on-broken", "skip")
+    return python(place, COMMAND, *words, "--out", out, "--on", f"ray={nodes.address}", **nodes.environment)
 
 
 def files(out):
     return {file.relative_to(out): file.read_bytes() for file in Path(out).rglob("*.npy")}
 
 
-def said_by(nodes, place, code):
-    with python(place, START + code, **nodes.environment) as process:
-        said, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return said
+def test_each_task_is_answered_and_a_failure_has_its_type_and_fails_its_own_task(said):
+    assert said["doubled"] == [2 * number for number in range(50)]
+    memory, odd, unpicklable, value, argument = said["failed"]
+    assert memory == "MemoryError: too much"
+    assert "in fail" in said["cause"]
+    assert "OddError: this and that" in odd
+    assert "Unpicklable: so it is" in unpicklable
+    assert "lambda" in value
+    assert "lambda" in argument
+    reason, is_crashed = said["lost"]
+    assert reason.startswith("lost its process or machine 2 times, perhaps because memory ran out: ")
+    assert is_crashed
 
 
-def test_each_task_is_answered_and_a_failure_has_its_type_and_fails_its_own_task(nodes, tmp_path):
-    said = said_by(
-        nodes,
-        tmp_path,
-        """
-with RayCluster() as cluster:
-    tasks = [task("double", number) for number in range(50)] + [task("fail", "memory"), task("fail", "odd"), task("end", 3)]
-    tasks += [task("fail", "unpicklable"), task("lambdas"), Task("argument", ("double", lambda: 0))]
-    found = {task.name: answer for task, answer in cluster.run(work.act, tasks)}
-    assert [found[one.name].value for one in tasks[:50]] == [2 * number for number in range(50)]
-    for one in tasks[50:]:
-        print(type(found[one.name].error).__name__, found[one.name].error, isinstance(found[one.name].error, Crashed))
-    assert "in fail" in str(found["fail('memory',)"].error.__cause__)
-    facts = next(cluster.run(work.act, [task("facts")]))[1].value
-    print(facts["safe"], facts["PYTHONSAFEPATH"], os.getcwd() in facts["path"], facts["threads"])
-""",
-    )
-    failures = said.splitlines()
-    assert failures[0] == "MemoryError too much False"
-    assert "OddError: this and that" in failures[1]
-    assert failures[2].startswith("WorkerLost lost its process or machine 6 times, perhaps because memory ran out: ")
-    assert failures[2].endswith("True")
-    assert "Unpicklable: so it is" in failures[3]
-    assert "lambda" in failures[4]
-    assert "lambda" in failures[5]
-    assert failures[6] == "True None False ['1', 1]"
+def test_workers_start_safely_and_what_tasks_report_arrives(said):
+    assert said["facts"] == [True, None, False, ["1", 1]]
+    assert said["reported"][0] is None, "it has begun"
+    assert said["reported"][-1] == [4, 5]
 
 
-def test_a_signal_lets_tasks_save_and_a_caller_that_goes_on_leaves_none(nodes, tmp_path):
-    said = said_by(
-        nodes,
-        tmp_path,
-        """
-import pathlib, threading, time
-def kill():
-    while not pathlib.Path("stopped/staying").exists():
-        time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGTERM)
-with RayCluster() as cluster:
-    threading.Thread(target=kill).start()
-    try:
-        next(cluster.run(work.act, [task("stay", os.path.abspath("stopped"))]))
-    except ExperimentStopped as stopped:
-        print(stopped, os.path.exists("stopped/saved"))
-    for one, answer in cluster.run(work.act, [task("double", 1), task("stay", os.path.abspath("left"))]):
-        while not os.path.exists("left/staying"):
-            time.sleep(0.05)
-        break
-    del one, answer
-    print(os.path.exists("left/saved"))
-""",
-    )
-    assert said == "stopped by SIGTERM True\nTrue\n"
+def test_a_signal_lets_tasks_save_and_a_caller_that_goes_on_leaves_none(said):
+    assert said["stopped"] == ["stopped by SIGTERM", True]
+    assert said["left"]
 
 
-def test_what_tasks_report_arrives_and_so_does_that_they_have_begun(nodes, tmp_path):
-    said = said_by(
-        nodes,
-        tmp_path,
-        """
-seen = []
-with RayCluster() as cluster:
-    started = lambda task: seen.append((task.name, None))
-    list(cluster.run(work.act, [task("count", 5, 4)], on_start=started, on_report=lambda *of: seen.append(of)))
-assert seen[0] == ("count(5, 4)", None), seen
-print(seen[-1][1])
-""",
-    )
-    assert said == "(4, 5)\n"
+def test_a_session_that_the_user_has_begun_is_used_and_stays(nodes, said):
+    assert said["other address"].startswith(f"ValueError: this process is connected to the Ray cluster at {nodes.address}, not")
+    assert said["session"], "the working folder comes last"
+    assert said["stays"]
+
+
+def test_what_a_machine_cannot_do_and_an_image_that_cannot_be_read_are_one_sentence(said):
+    gpu = "ValueError: a task takes 1 GPU, and the most that a machine of the Ray cluster at 127.0.0.1"
+    assert said["no GPU"].startswith(gpu)
+    assert "a2.png" in said["broken"]
+    assert "\n" not in said["broken"]
 
 
 @pytest.mark.slow
-def test_a_comparison_with_a_node_killed_half_way_equals_the_one_of_this_machine(nodes, tmp_path):
-    (tmp_path / "r.toml").write_text(to_toml(recipe(pictures(tmp_path / "pictures"), run={"epochs": 8})))
-    arguments = ("compare", "r.toml", "loss.weight=0,0.1", "--seeds", 2, "--out")
-    with python(tmp_path, COMMAND, *arguments, "here") as process:
-        errors = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, errors
-    with python(tmp_path, COMMAND, *arguments, "there", "--on", "ray", **nodes.environment) as process:
+def test_a_comparison_with_a_node_killed_half_way_equals_trainings_of_this_process(nodes, tmp_path):
+    (tmp_path / "r.toml").write_text(to_toml(recipe(pictures(tmp_path / "pictures"), run={"epochs": 10})))
+    arguments = ("compare", "r.toml", "--seeds", 2, "--out", "there", "--on", "ray")
+    with python(tmp_path, COMMAND, *arguments, **nodes.environment) as process:
         wait_until(lambda: len(list((tmp_path / "there").glob("*/metrics.jsonl"))) >= 2)
         assert nodes.kill(1) > 3
         nodes.add()
         errors = process.communicate(timeout=300)[1]
         assert process.returncode == 0, errors
-    here, there = (
-        {file.parent.name: without_times(file) for file in (tmp_path / out).glob("*/result.json")} for out in ("here", "there")
-    )
-    assert len(here) == 4
-    assert here == there
-    assert "4 of 4 done" in errors
-
-
-def without_times(file):
-    content = json.loads(file.read_text())
-    return {key: value for key, value in content.items() if key in ("epoch", "step", "metrics")}
-
-
-def test_a_session_that_the_user_has_begun_is_used_and_stays(nodes, tmp_path):
-    (tmp_path / "torch.py").write_text("1 / 0")
-    said = said_by(
-        nodes,
-        tmp_path,
-        """
-import ray
-ray.init(os.environ["ADDRESS"], namespace="mine", log_to_driver=False)
-before = ray.get_runtime_context().get_job_id()
-try:
-    RayCluster("10.0.0.1:6379").__enter__()
-except ValueError as error:
-    print(str(error).partition(",")[0])
-with RayCluster() as cluster:
-    answer = next(cluster.run(work.act, [task("facts")]))[1]
-    assert answer.error is None, answer
-    facts = answer.value
-    print(facts["path"].index(os.getcwd()) == len(facts["path"]) - 1)
-print(ray.is_initialized() and ray.get_runtime_context().get_job_id() == before)
-""".replace('os.environ["ADDRESS"]', repr(nodes.address)),
-    )
-    assert said == f"this process is connected to the Ray cluster at {nodes.address}\nTrue\nTrue\n"
+    assert "2 of 2 done" in errors
+    for run in plan_comparison(str(tmp_path / "r.toml"), tmp_path / "here", seeds=2).runs:
+        alone = train(run.config, run.folder)
+        there = json.loads((tmp_path / "there" / run.name / "result.json").read_bytes())
+        assert there["metrics"] == json.loads((alone.folder / "result.json").read_bytes())["metrics"]
 
 
 def test_a_driver_and_a_node_are_killed_half_way_and_the_result_is_that_of_one_process(nodes, photos):
     parts = photos / "e/test/parts"
-    with on_ray(nodes, photos, "e") as process:
+    with embed_on_ray(nodes, photos, "e") as process:
         wait_until(lambda: len(list(parts.glob("*.npy"))) >= 3)
         process.kill()
     begun = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
     assert 3 <= len(begun) < IMAGES // SHARD - 3
-    with on_ray(nodes, photos, "e") as process:
+    with embed_on_ray(nodes, photos, "e") as process:
         wait_until(lambda: len(list(parts.glob("*.npy"))) >= len(begun) + 3)
         assert begun.items() <= {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}.items()
         assert nodes.kill(1) > 3, "the raylet and a worker"
@@ -255,22 +261,6 @@ def test_a_driver_and_a_node_are_killed_half_way_and_the_result_is_that_of_one_p
     assert files(photos / "e") == files(photos / "alone")
     assert len(files(photos / "e")) == 1 + IMAGES // SHARD
     assert not (photos / "trapped").exists()
-
-
-def test_what_a_machine_cannot_do_is_one_sentence(nodes, photos):
-    arguments = ("--out", "refused", "--on", "ray")
-    with command(photos, *arguments, "--device", "cuda", **nodes.environment) as process:
-        assert "a task takes 1 GPU, and the most that a machine of the Ray cluster at 127.0.0.1" in one_line(process)
-    with command(photos, *arguments, **nodes.environment) as process:
-        assert "a95.png" in one_line(process)
-
-
-def one_line(process):
-    """What a command that is refused says."""
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2, errors
-    assert "Traceback" not in errors
-    return " ".join(errors.replace("│", " ").split())
 
 
 def test_addresses_that_lead_nowhere_are_one_sentence(tmp_path, monkeypatch):

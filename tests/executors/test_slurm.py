@@ -19,6 +19,8 @@ from suprank.executors.slurm import SlurmTask, slurm_parameters
 from tests.executors import work
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
@@ -128,6 +130,7 @@ def fake_slurm(folder, monkeypatch):
     (folder / "states").write_text("")
     monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
     monkeypatch.setattr(submitit.SlurmJob, "watcher", SlurmInfoWatcher(delay_s=0))
+    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)  # of a file that may come late, over a network
     return folder
 
 

@@ -71,7 +71,7 @@ def facts():
     return {
         "pid": os.getpid(),
         "cuda": [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()],
-        "loop": "suprank.training.loop" in sys.modules,
+        "modules": sorted(sys.modules),
         "main": getattr(sys.modules["__main__"], "__file__", None),
         "safe": sys.flags.safe_path,
         "path": sys.path,

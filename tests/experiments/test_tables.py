@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from suprank.experiments.results import result_table
-from suprank.experiments.tables import comparison_latex, comparison_markdown, escape_latex
+from suprank.experiments.tables import comparison_latex, comparison_markdown
+from suprank.files.markup import latex_escaped
 from tests.experiments.runs import comparison_outcomes
 
 
@@ -85,7 +86,7 @@ def test_a_metric_that_nobody_measured_is_refused():
 
 def test_nothing_that_latex_reads_as_a_command_is_left():
     text = r"a&b%c$d#e_f{g}h~i^j\k<l>m|n"
-    written = escape_latex(text)
+    written = latex_escaped(text)
     plain = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]", "", written)
     assert plain == "abcdefghijklmn"
-    assert escape_latex("ΣNCA++, R@1/genus") == "ΣNCA++, R@1/genus"
+    assert latex_escaped("ΣNCA++, R@1/genus") == "ΣNCA++, R@1/genus"

@@ -11,7 +11,7 @@ import pytest
 
 from suprank.executors.local import Task, run
 from suprank.experiments.experiment import why_failed
-from suprank.experiments.train_run import train_run
+from suprank.experiments.train_run import PRELOAD, train_run
 from suprank.experiments.tuning import is_settings_fault
 from suprank.system.custom_code import trusting
 from suprank.training import NonFiniteLossError, all_recipes, read_recipe
@@ -19,6 +19,7 @@ from suprank.training.code_copies import find_sources
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
 from suprank.training.recipe import to_toml
+from tests.executors import work
 from tests.training.runs import pictures, recipe
 from tests.waiting import wait_until
 
@@ -54,7 +55,7 @@ def trained(configs, **settings):
         Task(name, (config.model_dump_json(), str(Path(name).absolute())), Path("logs") / f"{name}.log")
         for name, config in configs.items()
     ]
-    return {task.name: answer for task, answer in run(train_run, tasks, **settings)}
+    return {task.name: answer for task, answer in run(train_run, tasks, preload=PRELOAD, **settings)}
 
 
 def test_a_config_is_the_same_after_it_was_json():
@@ -63,16 +64,22 @@ def test_a_config_is_the_same_after_it_was_json():
         assert TrainConfig.model_validate_json(config.model_dump_json()) == config
 
 
-def test_a_run_in_a_process_has_the_weights_of_one_here_whether_that_is_kept_or_not(manifest):
-    settings = {name: recipe(manifest, run={"seed": 3}, model={"freeze_batchnorm": True}) for name in ("one", "two")}
-    train(settings["one"], "here")
+def test_a_run_in_a_process_has_the_weights_of_one_here_also_the_second_one_of_a_kept_process(manifest):
+    settings = recipe(manifest, run={"seed": 3}, model={"freeze_batchnorm": True})
+    train(settings, "here")
     metrics = json.loads(Path("here/result.json").read_text())["metrics"]
-    for keep in (False, True):
-        for name, answer in trained({f"{name}{keep}": one for name, one in settings.items()}, keep=keep).items():
-            assert answer.value == metrics
-            assert Path(name, "model/model.safetensors").read_bytes() == Path("here/model/model.safetensors").read_bytes()
-            assert Path(name, "recipe.toml").read_text() == Path("here/recipe.toml").read_text()
-            assert "epoch 3: R@1" in Path(f"logs/{name}.log").read_text()
+    for name, answer in trained({"one": settings, "two": settings}, keep=True).items():
+        assert answer.value == metrics
+        assert Path(name, "model/model.safetensors").read_bytes() == Path("here/model/model.safetensors").read_bytes()
+        assert Path(name, "recipe.toml").read_text() == Path("here/recipe.toml").read_text()
+        assert "epoch 3: R@1" in Path(f"logs/{name}.log").read_text()
+
+
+def test_the_server_has_imported_what_training_needs():
+    ((_, answer),) = run(work.act, [Task("facts", ("facts",))], preload=PRELOAD)
+    assert {*PRELOAD, "lightning", "timm"} <= set(answer.value["modules"])
+    assert "tensorboard" not in answer.value["modules"]
+    assert answer.value["cuda"] == [False, False]
 
 
 def test_a_nan_loss_memory_and_broken_data_are_three_different_errors(manifest, forget_consents):
@@ -101,27 +108,31 @@ def test_a_run_on_two_devices_has_a_process_for_each_and_fails_with_the_error_of
     settings = recipe(manifest, engine={"devices": 2}, model={"freeze_batchnorm": True})
     answers = trained({"two": settings, "missing": recipe("missing.parquet", engine={"devices": 2})})
     assert answers["two"].error is None
-    one = trained({"one": recipe(manifest, model={"freeze_batchnorm": True})})["one"]
-    for metric, value in one.value["test"].items():
+    train(recipe(manifest, model={"freeze_batchnorm": True}), "one")
+    for metric, value in json.loads(Path("one/result.json").read_text())["metrics"]["test"].items():
         assert answers["two"].value["test"][metric] == pytest.approx(value, abs=0.02)
     assert "missing.parquet" in str(answers["missing"].error)
 
 
 # Whatever starts an experiment
 
-SCRIPT = """
+COMPARE = """
 from pathlib import Path
 from suprank.experiments import compare
 with open("scripts", "a") as file:
     file.write("x")
-result = compare("r.toml", "c", {"run.epochs": 1, "loss.weight": [0, 0.5]}, jobs=2)
-Path("table").write_text(result.table.markdown())
+result = compare("r.toml", "c", {"run.epochs": 1, "loss.weight": [0, WEIGHT]})
+Path("table").open("a").write(result.table.markdown())
 """
-NOTEBOOK = """
+SCRIPT = f"""
+cell = {COMPARE!r}
+exec(cell.replace("WEIGHT", "0.5"))
+
+# A notebook: Jupyter runs cells in an event loop, and its __main__ has no file.
 import asyncio, code, sys
-cells = code.InteractiveInterpreter(sys.modules["__main__"].__dict__)
-async def notebook():  # as Jupyter runs cells: in an event loop, and __main__ has no file
-    cells.runcode(sys.argv[1])
+del __file__, __spec__
+async def notebook():
+    code.InteractiveInterpreter(sys.modules["__main__"].__dict__).runcode(cell.replace("WEIGHT", "0.7"))
 asyncio.run(notebook())
 """
 
@@ -133,14 +144,14 @@ def environment():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("script.py",), ("-c", NOTEBOOK, SCRIPT)], ids=["script", "notebook"])
-def test_compare_at_the_top_level_of_a_script_without_a_guard_and_in_a_notebook(folder, arguments):
+def test_compare_at_the_top_level_of_a_script_without_a_guard_and_in_a_notebook(folder):
     Path("script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, *arguments], env=environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "script.py"], env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert Path("scripts").read_text() == "x", "no process imports __main__"
-    assert len(Path("table").read_text().splitlines()) == 4
+    assert Path("scripts").read_text() == "xx", "no process imports __main__"
+    assert len(Path("table").read_text().splitlines()) == 4 + 5
     assert "2 of 2 done" in done.stderr
+    assert "1 of 1 done" in done.stderr
 
 
 @pytest.mark.slow

@@ -99,6 +99,15 @@ def test_honest_tables_of_constants_are_read(tmp_path):
         assert read_columns(file).equals(table)
 
 
+@pytest.mark.parametrize("coded", [True, False])
+def test_text_is_read_as_a_dictionary_only_if_the_file_has_one(tmp_path, coded):
+    table = pa.table({"name": [f"jay {number}" for number in range(70_000)]})
+    pq.write_table(table, tmp_path / "x.parquet", use_dictionary=coded, store_schema=False, row_group_size=40_000)
+    with open_parquet(tmp_path / "x.parquet") as file:
+        assert pa.types.is_dictionary(file.read().schema.types[0]) == coded
+        assert read_columns(file).equals(table)
+
+
 FORGED = {
     "type": (b"\x15\x0c\x19", b"\x15\x04\x19"),  # of the column's chunk: 2 for int64 in place of 6 for text
     "rows": (b"\x16\x06", b"\x16\x08"),  # 4 in place of 3

@@ -85,8 +85,7 @@ def see_otherwise(who):
 def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, parents):
     folder = tmp_path / "landmarks"
     run("new", folder, "--recipe", "hgldv2", "-q")
-    run("scrape", folder, "--from-csv", f"index={LABELS}", "--type-column", "hierarchical_label", "-q")
-    run("clean", folder, "-q")
+    run("types", folder, "--from-csv", f"index={LABELS}", "items.type=hierarchical_label", "-q")
     run("embed", folder, "--encoder", "tfidf", "-q")
     run("cluster", folder, "-k", 12, "--seeds", 1, "-q")
     project = Project(folder)

@@ -81,6 +81,7 @@ LOSSES: dict[str, Callable[[Tensor, int], RetrievalLoss]] = {
     "BlackBoxAP": lambda tree, dim: losses.BlackBoxAP(),
     "TripletSemiHard": lambda tree, dim: losses.TripletSemiHard(margin=0.3),
     "DistanceWeightedTriplet": lambda tree, dim: losses.DistanceWeightedTriplet(),
+    "SupCon": lambda tree, dim: losses.SupCon(),
     "ContrastiveXBM": lambda tree, dim: losses.ContrastiveXBM(),
     "IRT_R": lambda tree, dim: losses.ContrastiveKoLeo(),
     "MultiSimilarity": lambda tree, dim: losses.MultiSimilarity(),

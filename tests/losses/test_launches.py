@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 pytest.importorskip("triton")
 
 from suprank.losses import SupAP, SupHAP, SupNDCG, SupRecall, decomposability, happier, roadmap, unit_vectors
-from suprank.ranking import fused_batch
-from suprank.ranking.ranks.fused import fused
+from suprank.ranking import seam
+from suprank.ranking.gpu import batch
+from suprank.ranking.gpu.pairs import fused
 
 FREE = ("prim", "empty", "detach", "view", "alias", "lift_fresh")
 SEVERAL = {"suprank.ranks": 2}  # kernels of one operation
@@ -35,12 +36,12 @@ class Launches(TorchDispatchMode):
 def as_on_a_gpu(monkeypatch):
     """Count with the kernels of a GPU, and with the checks of values, of which the one number that is read is none."""
     counter = Launches()
-    monkeypatch.setattr(fused_batch, "_has_kernels", lambda _: True)
-    monkeypatch.setattr(fused_batch, "_launch", lambda kernel, *_, **__: counter.names.append(kernel))
+    monkeypatch.setattr(seam, "DEVICES", {"meta"})
+    monkeypatch.setattr(batch, "_launch", lambda kernel, *_, **__: counter.names.append(kernel))
     for module in (decomposability, unit_vectors):
         monkeypatch.setattr(module, "without_autocast", lambda _: nullcontext())  # "meta" has no autocast
     monkeypatch.setattr(torch.Tensor, "item", lambda _: 0.0)
-    monkeypatch.setattr(fused_batch, "_prefix", lambda *_: None)  # made once
+    monkeypatch.setattr(batch, "_prefix", lambda *_: None)  # made once
     return counter
 
 

@@ -331,7 +331,7 @@ def test_a_step_of_a_ring_on_a_gpu_does_not_wait_for_it():
 @pytest.mark.gpu
 @pytest.mark.parametrize("make", [SupAP, SupHAP])
 def test_a_memory_of_60_000_is_ranked_in_bounded_memory_and_agrees_with_float64(make, record_property):
-    from suprank.ranking.ranks.fused import fused
+    from suprank.ranking.gpu.pairs import fused
 
     size, dim, images, few = 60_000, 512, 256, 4
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.executors.local import Task, run
+from suprank.executors import local
 from suprank.system import custom_code
 from suprank.system.custom_code import CONSENTS, CustomCodeError, UntrustedCodeError, require_consent, trusting
 from suprank.training import TrainConfig, read_recipe
@@ -99,8 +99,7 @@ def test_a_process_that_is_started_has_the_consents_of_the_one_that_starts_it(mo
     monkeypatch.setenv(CONSENTS, handed[CONSENTS])
     assert not asked()
     assert custom_code.handed_consents() == handed
-    ((_, answer),) = run(os.getenv, [Task("run", (CONSENTS,))])
-    assert answer.value.split() == handed[CONSENTS].split()
+    assert local._environment(0, 1, ())[CONSENTS].split() == handed[CONSENTS].split()
 
 
 def test_trust_ends_with_its_block_and_is_not_taken_back_within():

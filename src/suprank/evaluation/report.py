@@ -16,6 +16,7 @@ from suprank.evaluation.metric_names import LEVEL_MEANS, check_level_name, parse
 from suprank.evaluation.report_comparison import compare_reports
 from suprank.evaluation.statistics import mean_intervals
 from suprank.evaluation.units import TRAINING, Units
+from suprank.files.markup import latex_escaped, latex_line
 from suprank.files.reading import reading
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class Report(Mapping[str, float]):
 
     def latex_header(self, metrics: Sequence[str] | None = None) -> str:
         """The header above rows of `latex_row`; the cell above the labels is empty."""
-        return report_text.latex_line("", [report_text.latex_escaped(key) for key in self._resolve_all(metrics)])
+        return latex_line(["", *map(latex_escaped, self._resolve_all(metrics))]).lstrip()
 
     def latex_row(self, metrics: Sequence[str] | None = None, *, label: str = "", decimals: int = 1) -> str:
         r"""One row of a LaTeX table, in percent, with NaN as --. Special characters in `label` are escaped.
@@ -198,7 +199,7 @@ class Report(Mapping[str, float]):
         if decimals < 0:
             raise ValueError(f"decimals={decimals} must be at least 0; try 1.")
         cells = [report_text.percent(self.means[key], decimals) for key in self._resolve_all(metrics)]
-        return report_text.latex_line(report_text.latex_escaped(label), cells)
+        return latex_line([latex_escaped(label), *cells]).lstrip()
 
     # Statistics
 

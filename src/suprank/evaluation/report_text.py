@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import math
 import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
-from suprank.files.spreadsheets import safe_cell
+from suprank.files.spreadsheets import csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,13 +21,6 @@ UNDEFINED = "undefined"
 
 _NAN = "--"
 _JOINERS = "\u200c\u200d"  # of no width, and part of how Persian, Hindi and others are written
-_LATEX = str.maketrans(
-    {
-        **{special: f"\\{special}" for special in "&%$#_{}"},
-        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        **{"<": r"\textless{}", ">": r"\textgreater{}", "\n": " ", "\r": " "},
-    }
-)
 
 
 def table(report: Report) -> str:
@@ -113,21 +104,7 @@ def metric_rows(report: Report) -> list[tuple[str, str, float, float | None, flo
 
 def csv_rows(report: Report, *, raw: bool) -> str:
     """See `Report.to_csv`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows((metric, level if raw else safe_cell(level), *numbers) for metric, level, *numbers in metric_rows(report))
-    return text.getvalue()
-
-
-def latex_escaped(text: str) -> str:
-    """The text with LaTeX's special characters escaped."""
-    return text.translate(_LATEX)
-
-
-def latex_line(label: str, cells: Sequence[str]) -> str:
-    """One line of a LaTeX table."""
-    return " & ".join([label, *cells]).lstrip(" ") + r" \\"
+    return csv_text(COLUMNS, metric_rows(report), raw=raw)
 
 
 def percent(value: float, decimals: int = 2, *, sign: str = "") -> str:

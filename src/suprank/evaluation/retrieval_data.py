@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import EmbeddingSource
-    from suprank.evaluation.heads import Progress, StoredHead
+    from suprank.evaluation.heads import StoredHead
+    from suprank.system.progress import StageProgress
 
 _log = logging.getLogger(__name__)
 
@@ -351,7 +352,7 @@ class RetrievalData:
         queries, *gallery = (replace(side, labels=renumbered(side.labels)) for side in self.sides)
         return replace(self, queries=queries, gallery=gallery[0] if gallery else None, names=names)
 
-    def with_head(self, head: StoredHead, progress: Progress = lambda what, done, total: None) -> RetrievalData:
+    def with_head(self, head: StoredHead, progress: bool | StageProgress = True) -> RetrievalData:
         """The same images after a head, in memory or in a temporary file; a head for other embeddings is refused."""
         made_by = self.origin.made_by
         queries, *gallery = (

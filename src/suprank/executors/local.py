@@ -3,7 +3,7 @@
     for task, answer in run(train_run, [Task("seed=0", (config, "runs/0"), Path("logs/0.log")), ...], jobs=4):
         if answer.error is None: ...
 
-A process is forked from the standard library's fork server, which has imported torch and Lightning once, and computes nothing;
+A process is forked from the standard library's fork server, which has imported once what the tasks need, and computes nothing;
 where there is none (macOS, Windows) it is spawned. It has one pipe, for its tasks, reports and answers, and imports neither the
 caller's `__main__` nor anything of the working folder first. Whatever happens to it fails its own task only. If the caller
 dies, it gets SIGTERM, and so do tasks when the caller is stopped: a training saves a checkpoint then.
@@ -29,6 +29,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from suprank.system.child_processes import safe_environment
 from suprank.system.custom_code import handed_consents
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-# Not tensorboard, because gRPC may crash in processes that are forked and fork again.
-PRELOAD = ("suprank.training.loop", "suprank.models", "pandas", "pyarrow.parquet")
 POLL_SECONDS = 0.1  # until a signal, or the end of a process whose own children live on, is noticed
 SECONDS_TO_SAVE = 60.0  # before processes are killed, if the caller fails; after a signal a second one kills them
 SERVER_DIED = 255  # what multiprocessing says of a process whose fork server is gone; the process may live
@@ -101,6 +100,7 @@ def run(
     jobs: int = 1,
     gpus: Sequence[str] = (),
     keep: bool = False,
+    preload: Sequence[str] = (),
     on_start: Callable[[Task], object] = lambda task: None,
     on_report: Callable[[Task, Any], object] = lambda task, values: None,
 ) -> Iterator[tuple[Task, Answer]]:
@@ -108,7 +108,8 @@ def run(
 
     Tasks that the caller adds to a deque `tasks` in the meantime are done too. Those at the same time share the cores, and take
     turns at `gpus`. With `keep` a process does task after task until one fails, so that it initializes CUDA once; else each has
-    a process of its own. `on_start` is called with each task, and `on_report` with what it passes to `report`.
+    a process of its own. `preload` names the modules that the tasks will import: they are imported once, by the fork server, if
+    it is started here. `on_start` is called with each task, and `on_report` with what it passes to `report`.
 
     On SIGINT, SIGTERM or SIGHUP tasks get SIGTERM and are waited for; a second signal kills them. Then `ExperimentStopped` is
     raised. No process is left behind, also if the caller fails, or goes on without the remaining answers.
@@ -129,6 +130,7 @@ def run(
                         if slot in processes and (task.needs_new_process or processes[slot].connection.poll()):
                             processes.pop(slot).end()  # an idle process says nothing, unless it is gone
                         if slot not in processes:
+                            start_server(preload)
                             processes[slot] = _Process(function, _environment(slot, jobs, gpus))
                         processes[slot].send(task)
                     except Exception as error:  # no process is left on this machine, or an argument cannot be pickled
@@ -152,6 +154,9 @@ def run(
             _stop(list(processes.values()), caught)
 
 
+_processes: WeakSet[_Process] = WeakSet()
+
+
 class _Process:
     """A process, as seen from the caller, and the task that it is doing."""
 
@@ -162,7 +167,7 @@ class _Process:
         self.is_reusable = True
         self.is_new = True
         self.process = CONTEXT.Process(target=_work, args=(theirs, function, dict(environment)))
-        start_server()
+        _processes.add(self)
         with theirs, safe_environment(), _without_main():
             self.process.start()
 
@@ -225,9 +230,9 @@ class _Process:
         self.process.join()
 
 
-def start_server() -> None:
+def start_server(preload: Sequence[str]) -> None:
     """Start the fork server, unless there is one. All processes have the signal mask that this thread has now."""
-    CONTEXT.set_forkserver_preload(list(PRELOAD))
+    CONTEXT.set_forkserver_preload(["torch", *preload])
     if CONTEXT.get_start_method() == "forkserver":
         with safe_environment(), _without_main():
             forkserver.ensure_running()
@@ -268,6 +273,11 @@ def catch_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def stop_tasks() -> None:
+    """Let all tasks of this process save and end, as `run` does when it is stopped; for somebody else's signal handler."""
+    _stop([process for process in _processes if process.is_alive()], [])
 
 
 def _stop(processes: Sequence[_Process], caught: Sequence[int]) -> None:

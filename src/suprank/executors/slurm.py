@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import multiprocessing
 import os
 import re
 import shlex
@@ -21,14 +20,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from suprank.executors.local import SECONDS_TO_SAVE, Answer, Crashed, ExperimentStopped, Task, catch_signals, start_server
+from suprank.executors.local import Answer, Crashed, ExperimentStopped, Task, catch_signals, start_server, stop_tasks
 from suprank.executors.local import run as run_here
 from suprank.files.atomic import write_atomically
 from suprank.system.child_processes import restore_environment, safe_environment
 from suprank.system.custom_code import handed_consents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 SIGNAL_SECONDS = 120  # how long before its time limit a task is asked to save
@@ -56,8 +55,8 @@ class JobFailed(Crashed):
 class SlurmTask:
     """A task, as submitit runs it on a node: in a process of its own. At the time limit it saves, and is queued again."""
 
-    def __init__(self, function: Callable[..., Any], task: Task) -> None:
-        self.function, self.task, self.consents = function, task, handed_consents()
+    def __init__(self, function: Callable[..., Any], task: Task, preload: Sequence[str] = ()) -> None:
+        self.function, self.task, self.preload, self.consents = function, task, preload, handed_consents()
 
     def __call__(self) -> Answer:
         from submitit import JobEnvironment
@@ -69,7 +68,7 @@ class SlurmTask:
             task = task._replace(log=task.log.with_suffix(f".rank{rank}.log"))
         # The signal of the time limit is for us, and would end the task's process, which inherits the mask that blocks it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-        start_server()
+        start_server(self.preload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
         ((_, answer),) = run_here(self.function, [task])
         return answer
@@ -78,10 +77,8 @@ class SlurmTask:
         """Let the task save, and queue the job again; submitit calls this in a signal handler."""
         from submitit.helpers import DelayedSubmission
 
-        for process in multiprocessing.active_children():
-            process.terminate()
-            process.join(SECONDS_TO_SAVE)
-        return DelayedSubmission(SlurmTask(self.function, self.task))
+        stop_tasks()
+        return DelayedSubmission(SlurmTask(self.function, self.task, self.preload))
 
 
 def run(
@@ -92,14 +89,15 @@ def run(
     *,
     jobs: int | None = None,
     shape: Mapping[str, int] | None = None,
+    preload: Sequence[str] = (),
     on_start: Callable[[Task], object] = lambda task: None,
 ) -> Iterator[tuple[Task, Answer]]:
     """Submit the tasks as one array, but for those that are in the queue, and yield each with its answer as its job ends.
 
     Tasks that the caller adds to a deque `tasks` in the meantime are submitted too, as further arrays. `folder` is on a disk
     that all nodes see. `options` are those of sbatch, KEY=VALUE with blanks between them; `shape` has defaults for nodes,
-    ntasks_per_node and gpus_per_node, and `jobs` limits how many run at the same time. A signal leaves the jobs in the queue,
-    and raises `ExperimentStopped`.
+    ntasks_per_node and gpus_per_node, and `jobs` limits how many run at the same time. `preload` is that of `local.run`. A
+    signal leaves the jobs in the queue, and raises `ExperimentStopped`.
     """
     import submitit
 
@@ -119,7 +117,8 @@ def run(
         while queue or running:
             if queue and not caught:
                 new = [queue.popleft() for _ in range(len(queue))]
-                running |= _submit(function, new, folder, cluster, parameters)
+                submitted = [SlurmTask(function, task, preload) for task in new]
+                running |= _submit(submitted, folder, cluster, parameters)
                 for task in new:
                     on_start(task)
             for name, (task, job) in list(running.items()):
@@ -134,9 +133,7 @@ def run(
             time.sleep(_POLL_SECONDS if running else 0)
 
 
-def _submit(
-    function: Callable[..., Any], tasks: list[Task], folder: Path, cluster: str, parameters: Mapping[str, Any]
-) -> dict[str, tuple[Task, Any]]:
+def _submit(tasks: list[SlurmTask], folder: Path, cluster: str, parameters: Mapping[str, Any]) -> dict[str, tuple[Task, Any]]:
     """Submit the tasks as one array: each with its job, of which the number is also saved in folder/slurm/jobs.json."""
     import submitit
 
@@ -146,7 +143,7 @@ def _submit(
         executor = submitit.AutoExecutor(folder / "slurm", cluster=cluster, **how)
         executor.update_parameters(**parameters)
         with safe_environment(), executor.batch():
-            jobs = {task.name: (task, executor.submit(SlurmTask(function, task))) for task in tasks}
+            jobs = {one.task.name: (one.task, executor.submit(one)) for one in tasks}
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
         raise OSError(f"the array was not submitted: {str(error).strip() or 'sbatch failed'}") from error
     numbers = {**_saved_jobs(folder), **{name: job.job_id for name, (_, job) in jobs.items()}}

@@ -27,7 +27,7 @@ from suprank.experiments.grid import RECIPE, SEED, Combination, Grid, canonical_
 from suprank.experiments.methods import Method, canonical_recipes, changed_settings
 from suprank.experiments.results import Outcome, read_outcome
 from suprank.experiments.search_settings import SearchSettings
-from suprank.experiments.train_run import RunStopped, train_run, train_run_again
+from suprank.experiments.train_run import PRELOAD, RunStopped, train_run, train_run_again
 from suprank.files.atomic import write_atomically
 from suprank.files.locking import lock_folder
 from suprank.system.custom_code import is_custom
@@ -270,11 +270,12 @@ class Executor:
             from suprank.executors import slurm
 
             shape, started = _array_shape(configs), shown["on_start"]
-            yield from slurm.run(train_run, tasks, folder, rest, jobs=self.jobs, shape=shape, on_start=started)
+            options: dict[str, Any] = {"jobs": self.jobs, "shape": shape, "preload": PRELOAD, "on_start": started}
+            yield from slurm.run(train_run, tasks, folder, rest, **options)
         else:
             jobs = self.jobs or 1
             gpus, keep = shared_gpus(configs, jobs), _uses_gpu(configs)
-            yield from local.run(train_run, tasks, jobs=jobs, gpus=gpus, keep=keep, **shown)
+            yield from local.run(train_run, tasks, jobs=jobs, gpus=gpus, keep=keep, preload=PRELOAD, **shown)
 
 
 def _train_on_ray(

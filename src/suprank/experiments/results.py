@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.experiments.grid import RECIPE, Combination, Setting, canonical_value, sort_values
-from suprank.experiments.tables import Row, Statistic, Table, csv_text
-from suprank.files.spreadsheets import safe_row
+from suprank.experiments.tables import Row, Statistic, Table
+from suprank.files.spreadsheets import csv_text
 from suprank.training.run_folder import RESULT, RunFolder
 
 if TYPE_CHECKING:
@@ -103,16 +103,15 @@ def runs_csv(outcomes: Outcomes, *, raw: bool = False, folders: Mapping[Combinat
     `folders` are those of the runs, if they are not named as the runs are. Text that a spreadsheet would run as a formula gets
     an apostrophe in front of it, unless `raw`.
     """
-    cells = list if raw else safe_row
     names = column_names(outcomes)
     axes = [key for key, _ in next(iter(outcomes)).values] if outcomes else []
-    rows: list[list[object]] = [["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()]]
+    rows: list[list[object]] = []
     for run, one in outcomes.items():
         values = [value for _, value in run.values]
         progress = ["yes", one.epoch, one.step, one.seconds] if one else ["no", None, None, None]
         name = folders[run].name if folders else run.name
         rows.append([name, *values, *progress, *(_share(one, *column) if one else None for column in names)])
-    return csv_text(map(cells, rows))
+    return csv_text(["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()], rows, raw=raw)
 
 
 def column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:

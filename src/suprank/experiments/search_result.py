@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suprank.experiments.grid import FOLD, RECIPE, TRIAL, Combination
-from suprank.experiments.tables import csv_text, markdown_table
 from suprank.experiments.trials import Trial, best_trial, stored_trials
-from suprank.files.spreadsheets import safe_row
+from suprank.files.markup import markdown_table
+from suprank.files.spreadsheets import csv_text
 
 if TYPE_CHECKING:
     from suprank.experiments.methods import Method
@@ -83,14 +83,15 @@ class SearchResult:
         """A row for each trial: its values, the metric of each fold and their mean, as shares of 1, and the cost."""
         keys = list(dict.fromkeys(key for space in self.settings.spaces.values() for key in space))
         folds = [f"fold {number}" for number in range(self.settings.folds)]
-        rows: list[list[object]] = [["recipe", "trial", *keys, *folds, self.settings.metric, "best", "seconds", "failure"]]
+        header = ["recipe", "trial", *keys, *folds, self.settings.metric, "best", "seconds", "failure"]
+        rows: list[list[object]] = []
         for label, trials in self.trials.items():
             best = self.best(label)
             for trial in trials:
                 values = [trial.params.get(key) for key in keys]
                 chosen = "yes" if best is not None and trial.number == best.number else "no"
                 rows.append([label, trial.number, *values, *trial.folds, trial.value, chosen, trial.seconds, trial.failure])
-        return csv_text(map(safe_row, rows))
+        return csv_text(header, rows)
 
 
 def _device(folder: Path, trials: Mapping[str, Sequence[Trial]]) -> str:

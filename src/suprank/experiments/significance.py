@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.experiments.results import column_names
-from suprank.experiments.tables import csv_text, markdown_table
-from suprank.files.spreadsheets import safe_row
+from suprank.files.markup import markdown_table
+from suprank.files.spreadsheets import csv_text
 from suprank.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Significance:
         )
 
     def csv(self) -> str:
-        rows = (safe_row([one if isinstance(one, str) else round(one, 6) for one in row]) for row in self.differences)
-        return csv_text([Difference._fields, *rows])
+        rows = [[one if isinstance(one, str) else round(one, 6) for one in row] for row in self.differences]
+        return csv_text(Difference._fields, rows)
 
     def markdown(self) -> str:
         """A line for each difference."""

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from suprank.experiments.grid import RECIPE, TUNED, Setting
+from suprank.files.markup import latex_escaped, latex_line, latex_table, markdown_table
 
 LATEX_DIGITS = 1  # behind the point, as in the paper's tables
 
 Marked = TypeVar("Marked")
-
-_LATEX_ESCAPES = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
-}
 
 
 class Statistic(NamedTuple):
@@ -113,20 +105,6 @@ class Table:
         return markdown_table(self.cells(lambda text: f"**{text}**", seconds=seconds), len(self.labels))
 
 
-def markdown_table(lines: Sequence[Sequence[str]], labels: int) -> str:
-    """Cells in Markdown, the head first; the first columns are labels, the others numbers."""
-    rule = ["---" if place < labels else "---:" for place in range(len(lines[0]))]
-    every = (lines[0], rule, *lines[1:])
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in every)
-
-
-def csv_text(lines: Iterable[Iterable[object]]) -> str:
-    """Cells as CSV, the head first."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
-
-
 def caption(table: Table) -> str:
     """A sentence on what the numbers of a comparison are."""
     counts = sorted({row.finished for row in table.rows if row.finished})
@@ -145,35 +123,13 @@ def comparison_markdown(table: Table, notes: Sequence[str] = (), further: Sequen
 def comparison_latex(table: Table, command: str = "", notes: Sequence[str] = ()) -> str:
     """The table of a comparison as a booktabs tabular, for a paper: the best of each column, as it is printed, in bold, and
     standard deviations as subscripts. The command that made it, the caption and the notes are comments."""
-    heads = ["Method", *table.ragged * ["seeds"], *(escape_latex(column) for column in table.columns)]
-    comments = [command, caption(table), *notes, r"Needs \usepackage{booktabs}."]
-    return "\n".join(
-        [
-            *(f"% {' '.join(text.split())}" for text in comments if text),
-            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            r"\toprule",
-            _latex_line(heads),
-            r"\midrule",
-            *(_latex_line(_latex_cells(table, row)) for row in table.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
-
-
-def escape_latex(text: str) -> str:
-    """Text as LaTeX prints it.
-
-    Example:
-        >>> print(escape_latex("R@1_50%"))
-        R@1\\_50\\%
-    """
-    return re.sub(r"[&%$#_{}\\~^<>|]", lambda match: _LATEX_ESCAPES[match[0]], text)
+    heads = ["Method", *table.ragged * ["seeds"], *map(latex_escaped, table.columns)]
+    lines = [latex_line(_latex_cells(table, row)) for row in table.rows]
+    return latex_table(f"l{'r' * (len(heads) - 1)}", [heads], lines, comments=[command, caption(table), *notes])
 
 
 def _latex_cells(table: Table, row: Row) -> list[str]:
-    cells = [escape_latex(row.label), *table.ragged * [f"{row.finished}/{row.planned}"]]
+    cells = [latex_escaped(row.label), *table.ragged * [f"{row.finished}/{row.planned}"]]
     for column in table.columns:
         cell = row.statistics[column]
         if cell is None:
@@ -183,7 +139,3 @@ def _latex_cells(table: Table, row: Row) -> list[str]:
         mean = rf"\textbf{{{mean}}}" if table.is_best(row, column, LATEX_DIGITS) else mean
         cells.append(mean if cell.deviation is None else rf"{mean}$_{{\pm {cell.deviation:.{LATEX_DIGITS}f}}}$")
     return cells
-
-
-def _latex_line(cells: Sequence[str]) -> str:
-    return rf"{' & '.join(cells)} \\"

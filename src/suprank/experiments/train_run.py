@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from suprank.evaluation import Report
 
+# What a run imports, as names: the caller need not import it. Not tensorboard, because gRPC may crash in processes that are
+# forked and fork again.
+PRELOAD = ("suprank.training.loop", "suprank.models", "pandas", "pyarrow.parquet")
 SECONDS_BETWEEN_REPORTS = 0.2
 SECONDS_TO_UNLOCK = 120.0  # network file systems free the locks of a machine that is gone after a minute or two
 SECONDS_BETWEEN_LINES = 30.0  # of the log

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FREE_BYTES, MOST_TIMES = 2**29, 100
 """A file may declare 512 MiB of content, and 100 times its own size beyond: a bomb of 1 MB would fill gigabytes."""
 
-_BYTE_ARRAY, _FOUR_BYTES = 6, (1, 4)  # numbers of types in the Parquet format
+_BYTE_ARRAY, _FOUR_BYTES, _DICTIONARY_PAGE = 6, (1, 4), 2  # numbers of types in the Parquet format
+_PAGE_HEADER = 2**16  # bytes; it holds the smallest and the largest value, of which writers cut long ones
 
 
 def check_declared(name: str, size: int, declared: int) -> None:
@@ -81,7 +82,7 @@ def _check_npy(file: IO[bytes], name: str, size: int) -> None:
 def open_parquet(path: Path, name: str | None = None, *, content: bytes | None = None, **options: Any) -> Iterator[Any]:
     """The `pyarrow.parquet.ParquetFile` with these options; errors, also of the block, call it `name`, in which the path is.
 
-    `content` is that of the file, if it was read already. Text is read as dictionaries: see `read_columns`.
+    `content` is that of the file, if it was read already. Text in dictionaries is read as such: see `read_columns`.
     """
     name = name or str(path)
     try:
@@ -92,17 +93,21 @@ def open_parquet(path: Path, name: str | None = None, *, content: bytes | None =
     source = path if content is None else pa.py_buffer(content)
     with reading(name, "Parquet file"):
         with BytesIO(content) if content is not None else path.open("rb") as raw, pq.ParquetFile(source) as file:
-            _check_parquet(name, raw, file.metadata)
+            coded = _check_parquet(name, raw, file.metadata)
             metadata, schema = file.metadata, file.schema_arrow
         for twice in (column for column in schema.names if schema.names.count(column) > 1):
             raise ValueError(f"{name} has two columns called {twice!r}; rename one.")
         text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+        text = [column for column in text if column in coded]
         with pq.ParquetFile(source, metadata=metadata, read_dictionary=text, **options) as file:
             yield file
 
 
-def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
-    """Check the declared sizes, and what pyarrow ends the process for when its metadata of a column are looked at."""
+def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> set[str]:
+    """Check the declared sizes, and what pyarrow ends the process for when its metadata of a column are looked at.
+
+    Return the columns with dictionaries.
+    """
     size = file.seek(-8, SEEK_END) + 8
     length = int.from_bytes(file.read(4), "little")
     file.seek(size - 8 - length)
@@ -111,7 +116,7 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
     types = [element[1] for element in footer[2] if 1 in element and not element.get(5)]
     if metadata.num_rows != sum(group[3] for group in footer[4]):
         raise ValueError("its row groups have another number of rows than it says")
-    declared = 0 if leaves else 8 * metadata.num_rows
+    declared, coded = 0 if leaves else 8 * metadata.num_rows, set()
     for group in footer[4]:
         if len(group[1]) != len(leaves):
             raise ValueError(f"a row group has {len(group[1])} columns, and the table {len(leaves)}")
@@ -124,14 +129,33 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
                 raise ValueError(f"what it says of column {leaf.path} is not of its type")
             numbers = [group[3], (4 if kind in _FOUR_BYTES else 8) * about[5], about[6], sizes.get(1, 0)]
             declared += max(numbers) if min(numbers) >= 0 else -(2**200)
+            if kind == _BYTE_ARRAY and leaf.path not in coded and _has_dictionary(file, about):
+                coded.add(leaf.path)
     check_declared(name, size, declared)
+    return coded
+
+
+def _has_dictionary(file: IO[bytes], chunk: dict[int, Any]) -> bool:
+    """Whether one of the pages of a column's chunk is a dictionary, whatever the metadata says."""
+    at = min(chunk.get(11, chunk[9]), chunk[9])
+    end = at + chunk[7]
+    while at < end:
+        file.seek(at)
+        try:
+            header, length = read_struct(file.read(_PAGE_HEADER), 0)
+        except (IndexError, ValueError):
+            return True
+        if header[1] == _DICTIONARY_PAGE or header[3] < 0:
+            return True
+        at += length + header[3]
+    return False
 
 
 def read_columns(file: Any, columns: list[str] | None = None, *, dictionaries: Collection[str] = ()) -> Any:
     """The table of a ParquetFile, checked: text that is not UTF-8 would fail wherever it is used.
 
-    A few bytes can stand for one long text in millions of rows, whatever the file says. So text is read as dictionaries, and
-    becomes plain text when its size is known, except in the columns `dictionaries`.
+    A few bytes can stand for one long text in millions of rows, whatever the file says. So text that the file has in
+    dictionaries is read as such, and becomes plain text when its size is known, except in the columns `dictionaries`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]

@@ -145,11 +145,11 @@ class LabelColumn:
         Rows have no `lengths` if each has one label at most.
         """
         known = {name: number for number, name in enumerate(names or ())}
-        occurs = np.zeros(len(self.names) + 1, bool)  # the last is for −1
-        occurs[self.codes] = True
-        present = {name for name, there in zip(self.names, occurs.tolist(), strict=False) if there}
-        for name in sorted(present - known.keys() - {""}):
-            known[name] = len(known)
+        if new := {name for name in self.names if name not in known} - {""}:
+            occurs = np.zeros(len(self.names) + 1, bool)  # the last is for −1
+            occurs[self.codes] = True
+            for name in sorted({name for name, there in zip(self.names, occurs.tolist(), strict=False) if there} & new):
+                known[name] = len(known)
         codes = np.array([*(known.get(name, UNLABELED) for name in self.names), UNLABELED], np.int64)[self.codes]
         if self.lengths is None:
             return LabelColumn(codes, tuple(known))

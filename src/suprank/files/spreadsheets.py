@@ -54,13 +54,15 @@ def safe_row(values: Iterable[object]) -> list[object]:
     return [safe_cell(value) for value in values]
 
 
-def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]], *, raw: bool = False) -> bytes:
-    """A CSV table in UTF-8 with `safe_cell`s and lines that end in LF; with `raw` every cell is written as it is.
-
-    Bytes of a rejected row that were not UTF-8 are written as escapes (`\\udce9`).
-    """
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], *, raw: bool = False) -> str:
+    """A CSV table with `safe_cell`s and lines that end in LF; with `raw` every cell is written as it is."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header if raw else safe_row(header))
     writer.writerows(rows if raw else map(safe_row, rows))
-    return text.getvalue().encode("utf-8", "backslashreplace")
+    return text.getvalue()
+
+
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]], *, raw: bool = False) -> bytes:
+    """`csv_text` in UTF-8. Bytes of a rejected row that were not UTF-8 are written as escapes (`\\udce9`)."""
+    return csv_text(header, rows, raw=raw).encode("utf-8", "backslashreplace")

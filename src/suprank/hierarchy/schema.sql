@@ -43,65 +43,12 @@ CREATE TABLE item_untyped (
   reason TEXT NOT NULL
 ) STRICT;
 
--- Scraping: pages of Wikimedia Commons, entities of Wikidata, the queue of requests, and replies as they came.
-CREATE TABLE page (
-  title TEXT PRIMARY KEY,
-  state TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'ok', 'no_item', 'missing', 'invalid', 'redirect_loop', 'failed')),
-  resolved TEXT,
-  qid TEXT,
-  reason TEXT,
-  reply TEXT
+-- What Wikidata says about types and the classes above them.
+CREATE TABLE type_class (
+  qid TEXT PRIMARY KEY,
+  description TEXT NOT NULL,
+  above_json TEXT NOT NULL -- the classes that it is a subclass of (P279), in order
 ) STRICT, WITHOUT ROWID;
-
-CREATE TABLE item_page (
-  item INTEGER PRIMARY KEY REFERENCES item,
-  title TEXT NOT NULL REFERENCES page
-) STRICT;
-CREATE INDEX item_page_title ON item_page (title);
-
-CREATE TABLE entity (
-  qid TEXT NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('item', 'type')),
-  state TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'ok', 'missing', 'failed')),
-  merged_into TEXT,
-  revision INTEGER,
-  text TEXT,
-  language TEXT,
-  description TEXT,
-  reason TEXT,
-  reply TEXT,
-  PRIMARY KEY (qid, kind)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE statement (
-  qid TEXT NOT NULL,
-  property TEXT NOT NULL,
-  position INTEGER NOT NULL,
-  value TEXT,
-  rank TEXT NOT NULL,
-  ended INTEGER NOT NULL DEFAULT 0,
-  best INTEGER NOT NULL,
-  PRIMARY KEY (qid, property, position)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE fetch_job (
-  id INTEGER PRIMARY KEY,
-  kind TEXT NOT NULL,
-  keys_json TEXT NOT NULL,
-  state TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'done', 'split', 'failed')),
-  attempts INTEGER NOT NULL DEFAULT 0,
-  error TEXT
-) STRICT;
-CREATE INDEX fetch_job_waiting ON fetch_job (state, id);
-
-CREATE TABLE reply (
-  sha TEXT PRIMARY KEY,
-  url TEXT NOT NULL,
-  status INTEGER NOT NULL,
-  headers_json TEXT NOT NULL,
-  body BLOB NOT NULL, -- zlib
-  fetched TEXT NOT NULL
-) STRICT;
 
 -- Labels after cleaning: the texts that are clustered and reviewed. `key` is the QID, or else the normalized text.
 CREATE TABLE label (

@@ -16,6 +16,7 @@ from suprank.losses.baselines import (
     ProxyNCA,
     SoftBinAP,
     SumOverLevels,
+    SupCon,
     TripletSemiHard,
 )
 from suprank.losses.batch import RetrievalBatch
@@ -42,7 +43,7 @@ from suprank.losses.surrogate import (
     SupNDCG,
     SupRecall,
 )
-from suprank.losses.value_checks import skip_value_checks
+from suprank.ranking.reading import skip_value_checks
 
 __all__ = [
     "CSL",
@@ -79,6 +80,7 @@ __all__ = [
     "SoftBinAP",
     "SumOverLevels",
     "SupAP",
+    "SupCon",
     "SupHAP",
     "SupMRR",
     "SupNDCG",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,9 +13,8 @@ from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
 from suprank.losses.score_batch import ScoreBatch
-from suprank.losses.value_checks import check_values, reading_once
-from suprank.ranking.fused_batch import fused_mean, runs_kernels
-from suprank.ranking.reading import Reading, may_read
+from suprank.ranking.measures import mean_over_queries
+from suprank.ranking.reading import Checks
 from suprank.ranking.relevance import refuse_hot
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 _CHECKED_BATCHES = 10  # on so many it is checked whether label columns form a tree, and whether there are positives
 _MOST_LOGGED = 32  # values of a log that a compiled loss keeps
-_CALLER = 6  # stack frames from `check_label_tree` up to the caller: `forward` and two of nn.Module lie between
+_CALLER = 5  # stack frames from `check_label_tree` up to the caller: `forward` and two of nn.Module lie between
 
 
 class LabelTreeWarning(UserWarning):
@@ -110,12 +109,13 @@ class RetrievalLoss(nn.Module):
         """
         arguments = embeddings, labels, indices_tuple, ref_emb, ref_labels
         named: dict[str, Any] = {"relevance": relevance, "self_index": self_index, "ids": ids, "ref_ids": ref_ids}
-        if torch.compiler.is_compiling():
-            return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
-        with reading_once() as checks:
-            batch = RetrievalBatch.from_embeddings(*arguments, **named)
-            checks.copy()
-            return self._compute(batch)
+        checks = Checks(postpone=True)
+        batch = RetrievalBatch.from_embeddings(*arguments, **named, checks=checks)
+        checks.send()
+        self.check_label_tree(batch, stacklevel=_CALLER)
+        loss = self.compute(batch)
+        checks.run()
+        return loss
 
     def from_scores(
         self,
@@ -147,21 +147,17 @@ class RetrievalLoss(nn.Module):
             0.0
         """
         cosines = any(part.cosines_only for part in self.modules() if isinstance(part, RetrievalLoss))
-        if torch.compiler.is_compiling():
-            return self.compute_lists(ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines))
-        with reading_once() as checks:
-            batch = ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines)
-            checks.copy()
-            return self.compute_lists(batch)
-
-    def _compute(self, batch: RetrievalBatch) -> Tensor:
-        self.check_label_tree(batch, stacklevel=_CALLER)
-        return self.compute(batch)
+        checks = Checks(postpone=True)
+        batch = ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines, checks=checks)
+        checks.send()
+        loss = self.compute_lists(batch)
+        checks.run()
+        return loss
 
     def check_label_tree(self, batch: RetrievalBatch, *, stacklevel: int) -> None:
         """Warn once if the labels of one of the first batches form no tree. Later ones are not checked: a GPU would wait."""
         labels = batch.labels
-        if labels is None or not may_read(labels, Reading.TO_CHECK) or self._label_trees_checked >= _CHECKED_BATCHES:
+        if labels is None or not batch.checks.allowed or self._label_trees_checked >= _CHECKED_BATCHES:
             return
         self._label_trees_checked += 1
         error = batch.label_tree_error()
@@ -170,12 +166,12 @@ class RetrievalLoss(nn.Module):
             self._label_trees_checked = _CHECKED_BATCHES
             warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=stacklevel)
 
-    def check_positives(self, skipped: Tensor, queries: int) -> None:
+    def check_positives(self, checks: Checks, skipped: Tensor, queries: int) -> None:
         """Warn once if, on one of the first batches, as many queries as there are have no positives."""
-        if not may_read(skipped, Reading.TO_CHECK) or self._positives_checked >= _CHECKED_BATCHES:
+        if not checks.allowed or self._positives_checked >= _CHECKED_BATCHES:
             return
         self._positives_checked += 1
-        check_values(skipped, lambda: queries - 2 - skipped, lambda: self._warn_without_positives(skipped, queries))
+        checks.add(skipped, lambda: queries - 2 - skipped, partial(self._warn_without_positives, skipped, queries))
 
     def _warn_without_positives(self, skipped: Tensor, queries: int) -> None:
         if int(skipped) == queries:
@@ -238,14 +234,9 @@ class MeasureLoss(RetrievalLoss):
 
     def compute(self, batch: RankingBatch) -> Float[Tensor, ""]:
         value, weight = self.per_query(batch)
-        if runs_kernels(value):
-            loss, skipped = fused_mean(value, weight, complement=True)
-        else:
-            empty = weight <= 0
-            skipped = empty.sum()
-            loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
+        loss, skipped = mean_over_queries(value, weight, complement=True)
         self.log = self.loggable({"queries_without_positives": skipped})
-        self.check_positives(skipped, len(value))
+        self.check_positives(batch.checks, skipped, len(value))
         return loss
 
     def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 
 from suprank.losses.unit_vectors import self_scores, unit_vectors_and_lengths, without_autocast
-from suprank.losses.value_checks import check_values
+from suprank.ranking.reading import Checks
 from suprank.ranking.relevance import (
     IGNORED,
     check_labels,
@@ -43,6 +44,7 @@ class RetrievalBatch:
     relevance: Tensor | None
     is_self: Tensor | None
     within_batch: bool
+    checks: Checks = field(default_factory=Checks, repr=False, compare=False)
     # Values computed once. Not functools.cached_property, whose lock torch.compile cannot trace on Python 3.11.
     _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -59,8 +61,13 @@ class RetrievalBatch:
         self_index: Integer[Tensor, " queries"] | None = None,
         ids: Integer[Tensor, " queries"] | None = None,
         ref_ids: Integer[Tensor, " items"] | None = None,
+        checks: Checks | None = None,
     ) -> RetrievalBatch:
-        """Check the arguments of a loss and normalize the embeddings. Without references the queries are each other's items."""
+        """Check the arguments of a loss and normalize the embeddings. Without references the queries are each other's items.
+
+        `checks` collects the checks of values; without it they run at once.
+        """
+        checks = checks or Checks()
         if indices_tuple is not None:
             raise ValueError(
                 "indices_tuple was given, but a rank needs every item of the batch, so mined pairs cannot be used; "
@@ -71,20 +78,20 @@ class RetrievalBatch:
         if given and ref_emb is None:
             raise ValueError(f"{given[0]} was given without ref_emb, but within a batch each query is one item; leave it out.")
         within_batch = ref_emb is None or (ref_emb is embeddings and not given)
-        queries = _normalize(embeddings, "embeddings")
+        queries = _normalize(embeddings, "embeddings", checks)
         if labels is None and relevance is None:
             raise ValueError("labels are missing; give integer labels [B], [B, L] or [B, L, M], or relevance=[queries, items].")
-        labels = None if labels is None else _label_columns(labels, queries, "labels")
+        labels = None if labels is None else _label_columns(labels, queries, "labels", checks)
         items, item_labels = queries, labels
         if ref_emb is not None:
-            items = queries if within_batch else _normalize(ref_emb, "ref_emb").to(queries.dtype)
+            items = queries if within_batch else _normalize(ref_emb, "ref_emb", checks).to(queries.dtype)
             if items.shape[1] != queries.shape[1]:
                 raise ValueError(
                     f"ref_emb has dimension {items.shape[1]} and embeddings {queries.shape[1]}; embed both with one model."
                 )
             item_labels = None
             if ref_labels is not None:
-                item_labels = _label_columns(ref_labels, items, "ref_labels")
+                item_labels = _label_columns(ref_labels, items, "ref_labels", checks)
             elif relevance is None:
                 raise ValueError("ref_emb was given without ref_labels; references need labels of their own.")
             if labels is not None and item_labels is not None and labels.shape[1] != item_labels.shape[1]:
@@ -97,15 +104,15 @@ class RetrievalBatch:
         elif ref_labels is not None:
             raise ValueError("ref_labels was given without ref_emb; give both, or neither to rank within the batch.")
         if relevance is not None:
-            relevance = _check_relevance(relevance, queries, items)
+            relevance = _check_relevance(relevance, queries, items, checks)
         is_self = None
         if ids is not None or ref_ids is not None:
             if self_index is not None:
                 raise ValueError("ids and self_index were both given, and both say which references are the query; give one.")
             is_self = _is_self_by_id(ids, ref_ids, queries, items)
         elif self_index is not None:
-            is_self = _is_self_by_index(self_index, queries, items)
-        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch)
+            is_self = _is_self_by_index(self_index, queries, items, checks)
+        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch, checks)
 
     @property
     def scores(self) -> Float[Tensor, "queries items"]:
@@ -139,16 +146,7 @@ class RetrievalBatch:
         """
         assert self.labels is not None
         labels, item_labels = self.labels[:, level:], None if self.item_labels is None else self.item_labels[:, level:]
-        return RetrievalBatch(
-            self.queries,
-            self.items,
-            labels,
-            item_labels,
-            self.relevance,
-            self.is_self,
-            within_batch=self.within_batch,
-            _cache=self._cache,
-        )
+        return replace(self, labels=labels, item_labels=item_labels)
 
     def label_tree_error(self) -> str | None:
         """What is wrong with the label columns as a tree, finest first, or None. It waits for a GPU."""
@@ -209,7 +207,7 @@ class RetrievalBatch:
         return fresh.fill_diagonal_(IGNORED) if self.within_batch else fresh
 
 
-def _normalize(embeddings: Tensor, name: str) -> Tensor:
+def _normalize(embeddings: Tensor, name: str, checks: Checks) -> Tensor:
     if not isinstance(embeddings, torch.Tensor) or embeddings.ndim != 2 or not embeddings.dtype.is_floating_point:
         given = (
             f"{embeddings.dtype} of shape {tuple(embeddings.shape)}"
@@ -221,7 +219,7 @@ def _normalize(embeddings: Tensor, name: str) -> Tensor:
         raise ValueError(f"{name} has shape {tuple(embeddings.shape)}: there is nothing to rank; skip empty batches.")
     precise = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
     unit, norm = unit_vectors_and_lengths(precise)
-    check_values(norm, lambda: norm.detach().sum() * 0, lambda: _check_finite(precise, norm, name))
+    checks.add(norm, lambda: norm.detach().sum() * 0, partial(_check_finite, precise, norm, name))
     return unit
 
 
@@ -236,14 +234,14 @@ def _check_finite(embeddings: Tensor, norm: Tensor, name: str) -> None:
         )
 
 
-def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
+def _label_columns(labels: Tensor, embeddings: Tensor, name: str, checks: Checks) -> Tensor:
     if not isinstance(labels, torch.Tensor):
         raise TypeError(f"{name} is {type(labels)}, but must be an integer tensor; use torch.tensor({name}).")
     columns = label_columns(labels.to(embeddings.device), name).to(torch.int64)
     if len(columns) != len(embeddings):
         raise ValueError(f"{name} has {len(columns)} rows for {len(embeddings)} embeddings; give one row for each.")
     unsigned = labels.dtype == torch.uint64
-    check_values(columns, lambda: _suspicion(columns, unsigned), lambda: check_labels(columns, name, unsigned=unsigned))
+    checks.add(columns, lambda: _suspicion(columns, unsigned), partial(check_labels, columns, name, unsigned=unsigned))
     return columns
 
 
@@ -254,7 +252,7 @@ def _suspicion(columns: Tensor, unsigned: bool) -> Tensor:
     return suspicion if columns.ndim == 2 else torch.minimum(suspicion, torch.maximum(columns.max() - 3, -2 - lowest))
 
 
-def _check_relevance(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:
+def _check_relevance(relevance: Tensor, queries: Tensor, items: Tensor, checks: Checks) -> Tensor:
     if not isinstance(relevance, torch.Tensor) or relevance.shape != (len(queries), len(items)):
         given = (
             f"has shape {tuple(relevance.shape)}"
@@ -271,7 +269,7 @@ def _check_relevance(relevance: Tensor, queries: Tensor, items: Tensor) -> Tenso
             f"use relevance.float() if they are the gain itself, or 2.0**relevance - 1."
         )
     relevance = relevance.detach().to(queries.device, queries.dtype)
-    check_values(relevance, lambda: relevance.sum() * 0, lambda: _check_finite_relevance(relevance))
+    checks.add(relevance, lambda: relevance.sum() * 0, partial(_check_finite_relevance, relevance))
     return relevance
 
 
@@ -280,12 +278,12 @@ def _check_finite_relevance(relevance: Tensor) -> None:
         raise ValueError("relevance holds NaN or infinity; give finite values, 0 for a negative.")
 
 
-def _is_self_by_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
+def _is_self_by_index(self_index: Tensor, queries: Tensor, items: Tensor, checks: Checks) -> Tensor:
     index = _integers(
         self_index, queries, "self_index", "the position of each query among the items, −1 where it is not among them"
     )
     count = len(items)
-    check_values(index, lambda: torch.minimum(index.min(), count - 2 - index.max()), lambda: _check_positions(index, count))
+    checks.add(index, lambda: torch.minimum(index.min(), count - 2 - index.max()), partial(_check_positions, index, count))
     return index[:, None] == torch.arange(count, device=index.device)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Literal
 
@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.unit_vectors import unit_vectors, without_autocast
-from suprank.losses.value_checks import check_values
-from suprank.ranking.fused_batch import fused_mean, runs_kernels
+from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.relevance import refuse_label_sets
 
@@ -99,7 +98,7 @@ class ProxyLoss(RetrievalLoss):
                 f"set embedding_size to match."
             )
         fine, classes = batch.labels[:, 0], self.num_classes
-        check_values(fine, lambda: classes - 2 - fine.max(), lambda: _check_classes(fine, classes))
+        batch.checks.add(fine, lambda: classes - 2 - fine.max(), partial(_check_classes, fine, classes))
         with without_autocast(batch.queries):
             return self.mean(batch.queries, fine)
 
@@ -114,11 +113,9 @@ class ProxyLoss(RetrievalLoss):
         known = fine >= 0
         # Those without a class get any: their value is left out. So does a class out of range, if a check reports it after the
         # launches; if none does, torch must.
-        highest = self.num_classes - 1 if may_read(fine, Reading.TO_CHECK) else None
+        highest = self.num_classes - 1 if may_read(Reading.TO_CHECK) else None
         each = self.per_image(queries, fine.clamp(0, highest))
-        if runs_kernels(each):
-            return fused_mean(each, known, complement=False)[0]
-        return each.where(known, 0).sum() / known.sum().clamp(min=1)
+        return mean_over_queries(each, known)[0]
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         """The loss of each unit vector, of a class from 0 on."""

@@ -84,7 +84,7 @@ def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
     labels = torch.cat([batch.labels, _common_labels(batch.labels[x], batch.labels[z])])
     real = torch.arange(len(batch.queries), device=x.device)
     is_self = _share_an_image(torch.cat([real, x]), torch.cat([real, z]))
-    return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, is_self=is_self, within_batch=True)
+    return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, is_self=is_self, within_batch=True, checks=batch.checks)
 
 
 def _common_labels(one: Tensor, other: Tensor) -> Tensor:

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-
 from suprank.losses.score_batch import ScoreBatch
-from suprank.losses.value_checks import check_values
 from suprank.ranking import (
     Ranks,
     Sigmoid,
-    average_precision,
     average_precision_at,
-    exponential_gain,
-    hierarchical_average_precision,
-    ideal_dcg,
     ndcg,
-    recall_at,
     tree_relevance,
     weighted_ap_relevance,
 )
-from suprank.ranking.fused_batch import fused_ndcg, fused_ratio, fused_recall, runs_kernels, runs_relevance
+from suprank.ranking.measures import ap_and_weight, hap_and_weight, ndcg_and_weight, recall_and_weight
 from suprank.ranking.relevance import check_decay, check_level_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.losses.score_batch import RankingBatch
-
-_MOST_KS = 16  # cut-offs: a tile of the kernel has a row for each
 
 
 class RankFunction(Protocol):
@@ -63,12 +54,10 @@ class APMeasure:
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
         ranked = ranks(level)
+        if self.k is None:
+            return ap_and_weight(ranked, level)
         positive = level > 0
-        if self.k is not None:
-            return average_precision_at(ranked, positive, self.k, step=Sigmoid(self.rank_tau)), positive.sum(-1)
-        if runs_kernels(ranked.plus):
-            return fused_ratio(ranked.plus, ranked.minus)
-        return average_precision(ranked, positive), positive.sum(-1)
+        return average_precision_at(ranked, positive, self.k, step=Sigmoid(self.rank_tau)), positive.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -86,16 +75,7 @@ class RecallMeasure:
 
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
-        ranked = ranks(level)
-        if runs_kernels(ranked.plus) and len(self.ks) <= _MOST_KS:
-            return fused_recall(
-                ranked.plus, ranked.minus, self.ks, self.rank_tau, lambda total: self._recall(_of_total(total), level > 0)
-            )
-        positive = level > 0
-        return self._recall(ranked, positive), positive.sum(-1)
-
-    def _recall(self, ranked: Ranks, positive: Tensor) -> Tensor:
-        return torch.stack([recall_at(ranked, positive, k, step=Sigmoid(self.rank_tau)) for k in self.ks]).mean(0)
+        return recall_and_weight(ranks(level), level, self.ks, self.rank_tau)
 
 
 @dataclass(frozen=True)
@@ -114,10 +94,7 @@ class HAPMeasure:
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         relevance = self._relevance(batch, level)
-        ranked = ranks(level, relevance)
-        if ranked.hierarchical is not None and runs_kernels(ranked.plus):
-            return fused_ratio(ranked.plus, ranked.minus, ranked.hierarchical, relevance)
-        return hierarchical_average_precision(ranked, relevance), relevance.sum(-1)
+        return hap_and_weight(ranks(level, relevance), relevance)
 
     def _relevance(self, batch: RankingBatch, level: Tensor) -> Tensor:
         if batch.relevance is not None:
@@ -135,7 +112,7 @@ def _check_weights(weights: tuple[float, ...], batch: RankingBatch) -> None:
     """Raise unless there is one weight for each level. Levels without labels may be fewer in a batch than in others."""
     if isinstance(batch, ScoreBatch):
         level = batch.grades
-        check_values(level, lambda: len(weights) - 1 - level.max(), lambda: _check_deepest(weights, level))
+        batch.checks.add(level, lambda: len(weights) - 1 - level.max(), partial(_check_deepest, weights, level))
     elif len(weights) != batch.depth:
         raise ValueError(
             f"weights={weights} are {len(weights)}, but labels have {batch.depth} level(s); "
@@ -167,17 +144,7 @@ class NDCGMeasure:
         if batch.relevance is not None:
             gain = level.clamp(min=0)
             return ndcg(ranked, gain, k=self.k, step=Sigmoid(self.rank_tau)), gain.sum(-1)
-        depth = batch.depth
-        if self.k is None and runs_relevance(level, depth) and runs_kernels(ranked.plus):
-            return fused_ndcg(
-                ranked.plus, ranked.minus, level, depth, lambda total: self._of_levels(_of_total(total), level, depth)[0]
-            )
-        return self._of_levels(ranked, level, depth)
-
-    def _of_levels(self, ranked: Ranks, level: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-        step, dtype = Sigmoid(self.rank_tau), ranked.plus.dtype
-        ideal = ideal_dcg(level, depth, k=self.k, step=step, dtype=dtype)
-        return ndcg(ranked, exponential_gain(level, dtype=dtype), ideal, k=self.k, step=step), ideal
+        return ndcg_and_weight(ranked, level, batch.depth, self.k, self.rank_tau)
 
 
 @dataclass(frozen=True)
@@ -198,8 +165,3 @@ def _check_cut(k: int | None, rank_tau: float) -> None:
 def _check_rank_tau(rank_tau: float) -> None:
     if not 0 < rank_tau < math.inf:
         raise ValueError(f"rank_tau={rank_tau} must be a finite number above 0; the authors' code has 1.")
-
-
-def _of_total(total: Tensor) -> Ranks:
-    """Ranks of which only the sum is known; items of rank ∞ are no positives."""
-    return Ranks(total.detach().isfinite().to(total.dtype), total - total.detach().isfinite().to(total.dtype))

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from suprank.experiments.results import Outcome
-from suprank.experiments.tables import Statistic, csv_text, escape_latex, markdown_table
-from suprank.files.spreadsheets import safe_row
+from suprank.experiments.tables import Statistic
+from suprank.files.markup import latex_escaped, latex_line, latex_table, markdown_table
+from suprank.files.spreadsheets import csv_text
 from suprank.paper.contents import Columns, Row, TableItem, metric_title
 from suprank.paper.runs import Results, Training, level_metrics, share_of
 
@@ -262,19 +263,13 @@ def latex(table: PaperTable, command: str = "") -> str:
     """The table as a booktabs tabular with the paper's groups, rules and datasets side by side."""
     grouped, labels = table.grouped, table.label_columns
     shape = "l" * labels + "|".join("r" * len(columns.metrics) for columns in table.columns)
+    rules = [*["c|"] * (len(table.columns) - 1), "c"]
     datasets = [
-        rf"\multicolumn{{{len(columns.metrics)}}}{{c{'|' * (place < len(table.columns) - 1)}}}{{{escape_latex(columns.title)}}}"
-        for place, columns in enumerate(table.columns)
+        rf"\multicolumn{{{len(columns.metrics)}}}{{{rule}}}{{{latex_escaped(columns.title)}}}"
+        for columns, rule in zip(table.columns, rules, strict=True)
     ]
     heads = [*[""] * grouped, *map(_latex_text, table.item.heads)]
     heads += [_latex_text(metric_title(metric)) for columns in table.columns for metric in columns.metrics]
-    comments = [
-        command,
-        table.item.title + ".",
-        table.caption(),
-        *table.notes,
-        r"Needs \usepackage{booktabs,multirow,graphicx,amssymb}.",
-    ]
     lines = []
     for place, line in enumerate(table.lines):
         new_group = place == 0 or line.row.group != table.lines[place - 1].row.group
@@ -282,38 +277,26 @@ def latex(table: PaperTable, command: str = "") -> str:
             last = labels + len(table.keys)
             lines.append(r"\midrule" if new_group else rf"\cmidrule{{{1 + grouped}-{last}}}")
         size = sum(one.row.group == line.row.group for one in table.lines)
-        name = rf"\multirow{{{size}}}{{*}}{{\rotatebox[origin=c]{{90}}{{{escape_latex(line.row.group)}}}}}"
+        name = rf"\multirow{{{size}}}{{*}}{{\rotatebox[origin=c]{{90}}{{{latex_escaped(line.row.group)}}}}}"
         first = [name if new_group and line.row.group else ""] if grouped else []
         texts = [_latex_cell(table, line, key) for key in table.keys]
-        lines.append(_latex_line([*first, *map(_latex_text, line.row.labels), *texts]))
-    return "\n".join(
-        [
-            *(f"% {' '.join(text.split())}" for text in comments if text),
-            rf"\begin{{tabular}}{{{shape}}}",
-            r"\toprule",
-            _latex_line([*[""] * labels, *datasets]),
-            _latex_line(heads),
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+        lines.append(latex_line([*first, *map(_latex_text, line.row.labels), *texts]))
+    comments = [command, f"{table.item.title}.", table.caption(), *table.notes]
+    above = [*[""] * labels, *datasets]
+    return latex_table(shape, [above, heads], lines, comments=comments, packages="booktabs,multirow,graphicx,amssymb")
 
 
 def table_csv(table: PaperTable) -> str:
     """CSV with a row for each number: ours in percent, its deviation and seeds, the paper's, and the difference."""
     heads = [head.lower() for head in table.item.heads]
-    rows: list[list[object]] = [
-        ["table", "group", *heads, "dataset", "metric", "ours", "deviation", "seeds", "paper", "difference"]
-    ]
+    header = ["table", "group", *heads, "dataset", "metric", "ours", "deviation", "seeds", "paper", "difference"]
+    rows: list[list[object]] = []
     for line in table.lines:
         for (preset, metric), cell in line.cells.items():
             ours = [cell.ours.mean, cell.ours.deviation, cell.ours.seeds] if cell.ours else [None, None, 0]
             labels = [table.item.label, line.row.group, *line.row.labels, preset, metric_title(metric)]
-            rows.append([*safe_row(labels), *ours, cell.paper, cell.difference])
-    return csv_text(rows)
+            rows.append([*labels, *ours, cell.paper, cell.difference])
+    return csv_text(header, rows)
 
 
 def _finished(results: Results, training: Training | None) -> list[Outcome]:
@@ -385,8 +368,4 @@ _LATEX_SIGNS = {"Σ": r"$\Sigma$", "✓": r"$\checkmark$", "✗": r"$\times$", "
 
 
 def _latex_text(text: str) -> str:
-    return "".join(_LATEX_SIGNS.get(sign, escape_latex(sign)) for sign in text)
-
-
-def _latex_line(texts: Sequence[str]) -> str:
-    return rf"{' & '.join(texts)} \\"
+    return "".join(_LATEX_SIGNS.get(sign, latex_escaped(sign)) for sign in text)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from suprank.experiments.plots import SOURCE, draw_sweep
-from suprank.experiments.tables import Row, Statistic, Table, csv_text
+from suprank.experiments.plots import SOURCE, draw_sweep, save_panels
+from suprank.experiments.tables import Row, Statistic, Table
+from suprank.files.spreadsheets import csv_text
 from suprank.paper.runs import Results, Training, share_of
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class Study:
 
     def csv(self, results: Results) -> str:
         """A row for each value: ours in percent with its deviation and seeds, and the paper's."""
-        rows: list[list[object]] = [[self.item.key, f"{self._metric}, %", "deviation", "seeds", "paper"]]
+        rows: list[list[object]] = []
         for point in self.points:
             ours = self.value(point, results)
             cells = [ours.mean, ours.deviation, ours.seeds] if ours else [None, None, 0]
             rows.append([point.value, *cells, self.item.curve[point.value]])
-        return csv_text(rows)
+        return csv_text([self.item.key, f"{self._metric}, %", "deviation", "seeds", "paper"], rows)
 
     def draw(self, results: Results, files: Sequence[Path]) -> bool:
         """Write the figure; False if no run is finished and the paper has no numbers.
@@ -100,7 +101,7 @@ class Study:
         if not known:
             return False
         axes = (self.item.key,) if self.small else (self.item.key, SOURCE)
-        return draw_sweep(Table(axes, tuple(known), tuple(rows)), files)
+        return save_panels(draw_sweep(Table(axes, tuple(known), tuple(rows))), files)
 
     @property
     def _metric(self) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.ranking.fused_batch import fused_levels, fused_relevance, runs_kernels, runs_relevance
 from suprank.ranking.reading import Reading, may_read
+from suprank.ranking.seam import with_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +62,7 @@ def common_level(
     return listed_level(columns, ref_columns)
 
 
+@with_kernels
 def listed_level(
     labels: Integer[Tensor, "queries depth *set"],
     ref_labels: Integer[Tensor, "items depth *ref_set"],
@@ -75,8 +76,6 @@ def listed_level(
     The query itself is marked `IGNORED`: the items of the mask `is_self` or, without one and `within_batch`, the diagonal.
     """
     are_sets = labels.ndim == 3 or ref_labels.ndim == 3
-    if labels.numel() and ref_labels.numel() and not are_sets and runs_kernels(labels):
-        return fused_levels(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
     labels = torch.threshold(labels, NO_LABEL, _UNMATCHED)
     agree = _sets_meet if are_sets else _labels_equal
     same = agree(labels[:, -1], ref_labels[:, -1])
@@ -124,7 +123,7 @@ def label_columns(labels: Tensor, name: str) -> Integer[Tensor, "rows depth ..."
         )
     columns = labels[:, None] if labels.ndim == 1 else labels
     if columns.dtype == torch.bool:
-        readable = columns.numel() and may_read(columns, Reading.TO_CHOOSE)
+        readable = columns.numel() and may_read(Reading.TO_CHOOSE)
         found = columns.byte().topk(max(1, int(columns.sum(-1).max())) if readable else columns.shape[-1])
         columns = found.indices.where(found.values > 0, NO_LABEL)
     return columns[..., 0] if columns.ndim == 3 and columns.shape[2] == 1 else columns
@@ -249,16 +248,8 @@ def tree_relevance(
         raise ValueError(
             f"depth={depth} must be 1 or more and reach the deepest level present, {_deepest(level)}; leave it out."
         )
-    dtype = dtype or torch.get_default_dtype()
-    if dtype == torch.float32 and runs_relevance(level, depth):
-        weights = tuple((current / depth) ** decay for current in range(1, depth + 1))
-        return fused_relevance(level, weights, cumulative=False)
-    relevance = torch.zeros(level.shape, dtype=dtype, device=level.device)
-    for current in range(1, depth + 1):
-        members = level == current
-        weight = (current / depth) ** decay / members.sum(-1, keepdim=True).to(relevance.dtype)
-        relevance = torch.where(members, weight, relevance)
-    return relevance
+    weights = tuple((current / depth) ** decay for current in range(1, depth + 1))
+    return shared_weights(level, weights, cumulative=False, dtype=dtype or torch.get_default_dtype())
 
 
 def weighted_ap_relevance(
@@ -276,13 +267,18 @@ def weighted_ap_relevance(
         raise ValueError(
             f"level reaches {_deepest(level)} but there are {len(weights)} weights; give one for each level, finest first."
         )
-    dtype = dtype or torch.get_default_dtype()
-    if dtype == torch.float32 and runs_relevance(level, len(weights)):
-        return fused_relevance(level, tuple(reversed(weights)), cumulative=True)
+    return shared_weights(level, tuple(reversed(weights)), cumulative=True, dtype=dtype or torch.get_default_dtype())
+
+
+@with_kernels
+def shared_weights(
+    level: Integer[Tensor, "queries items"], weights: tuple[float, ...], *, cumulative: bool, dtype: torch.dtype
+) -> Float[Tensor, "queries items"]:
+    """w_l / |Ω^(l)| of each item, or Σ_{p ≤ l} w_p / |Ω^{+,p}| if `cumulative`; `weights` are w_1, w_2, …, coarsest first."""
     relevance = torch.zeros(level.shape, dtype=dtype, device=level.device)
-    for p, weight in enumerate(reversed(weights), start=1):
-        members = level >= p
-        share = weight / members.sum(-1, keepdim=True).to(relevance.dtype)
+    for current, weight in enumerate(weights, start=1):
+        members = level >= current if cumulative else level == current
+        share = weight / members.sum(-1, keepdim=True).to(dtype)
         relevance = torch.where(members, relevance + share, relevance)
     return relevance
 

@@ -2,6 +2,7 @@
 
 from suprank.losses.baselines.binned import FastAP, SoftBinAP
 from suprank.losses.baselines.blackbox import BlackBoxAP
+from suprank.losses.baselines.contrast import SupCon
 from suprank.losses.baselines.levels import SumOverLevels
 from suprank.losses.baselines.pairs import ContrastiveKoLeo, ContrastiveXBM
 from suprank.losses.baselines.proxies import CSL, ArcFace, CrossEntropy, ProxyNCA
@@ -23,5 +24,6 @@ __all__ = [
     "ProxyNCA",
     "SoftBinAP",
     "SumOverLevels",
+    "SupCon",
     "TripletSemiHard",
 ]

@@ -48,7 +48,7 @@ class TripletSemiHard(RetrievalLoss):
         total, triplets = _SemiHardHinges.apply(scores, level, self.margin)
         skipped = _without_positives(level)
         self.log = self.loggable({"triplets": triplets, "queries_without_positives": skipped})
-        self.check_positives(skipped, len(level))
+        self.check_positives(batch.checks, skipped, len(level))
         return (total / triplets.clamp(min=1)).to(scores.dtype)
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
@@ -140,7 +140,7 @@ class DistanceWeightedTriplet(RetrievalLoss):
         triplets = (hinge > 0).sum()
         skipped = _without_positives(batch.fine_level())
         self.log = self.loggable({"triplets": triplets, "queries_without_positives": skipped})
-        self.check_positives(skipped, len(distance))
+        self.check_positives(batch.checks, skipped, len(distance))
         return hinge.sum() / triplets.clamp(min=1)
 
     def draw_negatives(self, batch: RetrievalBatch) -> tuple[Int[Tensor, "queries items"], Bool[Tensor, "queries items"]]:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, cast
 
 from suprank.ranking.exact import plain
+from suprank.ranking.seam import DEVICES
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +37,7 @@ def choose_ordering(
     """
     if using is not None:
         return _named(using) if isinstance(using, str) else using
-    if device.type == "cuda" and find_spec("triton"):
+    if device.type in DEVICES:
         return _named("fused")
     work = scores + POSITIVE_WORK * positives
     if device.type == "cpu" and work >= COMPILE_FROM and find_spec("numba") and find_spec("threadpoolctl"):
@@ -57,4 +58,5 @@ def _named(name: str) -> Ordering:
             f"using={name!r} needs {_NEEDS[name]}, which is not installed; leave `using` out, or use 'plain'.",
             name=_NEEDS[name],
         )
-    return cast("Ordering", import_module(f"suprank.ranking.exact.{name}"))
+    module = "suprank.ranking.gpu.exact" if name == "fused" else f"suprank.ranking.exact.{name}"
+    return cast("Ordering", import_module(module))

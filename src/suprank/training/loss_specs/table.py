@@ -58,6 +58,9 @@ add_loss(
     "Triplets with distance-weighted negatives",
     {"margin": FloatRange(0.02, 0.6, log=True)},
 )
+add_loss(
+    "supcon", ItemLossSpec, losses.SupCon, "SupCon: softmax over the batch, with InfoNCE as its case of one positive", HEAT
+)
 add_loss("contrastive-xbm", ItemLossSpec, losses.ContrastiveXBM, "The contrastive loss of XBM, for use with a memory", XBM)
 add_loss(
     "irt-r",
