@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from suprank.ranking.steps import Step
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,8 +75,8 @@ class Ranked(torch.autograd.Function):
         ctx: Any,
         algorithm: Algorithm,
         options: tuple[Any, ...],
-        plus: Any,
-        minus: Any,
+        plus: Step,
+        minus: Step,
         scores: Tensor,
         level: Tensor,
         relevance: Tensor | None,
@@ -96,7 +99,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, algorithm: Algorithm, options: tuple[Any, ...], plus: Any, minus: Any, number: int, *tensors: Any
+        ctx: Any, algorithm: Algorithm, options: tuple[Any, ...], plus: Step, minus: Step, number: int, *tensors: Any
     ) -> Tensor:
         grads, (scores, level, relevance, *saved) = tensors[:number], tensors[number:]
         ctx.name = algorithm.name

@@ -95,9 +95,8 @@ def gridded(
         return chunked(scores, level, relevance, plus=plus, minus=minus)
     numbers = 12 * items + 30 * (levels.depth + 1) * bins  # of the polynomials and the grids of one query
     rows = max(1, int(budget / (scores.element_size() * numbers)))
-    return Ranks(
-        *Ranked.apply(_GRIDDED, (levels, _Settings(plus, minus, span, rows), ignored), plus, minus, scores, level, relevance)
-    )
+    options = levels, _Settings(plus, minus, span, rows), ignored  # `levels` have the relevance
+    return Ranks(*Ranked.apply(_GRIDDED, options, plus, minus, scores, level, None))
 
 
 class Levels(NamedTuple):
@@ -173,7 +172,7 @@ class _Saved(NamedTuple):
 def _gridded_ranks(
     scores: Tensor,
     level: Tensor,
-    relevance: Tensor | None,
+    relevance: None,
     plus: Step,
     minus: Step,
     levels: Levels,
@@ -196,7 +195,7 @@ def _gridded_gradient(
     grads: Sequence[Tensor | None],
     scores: Tensor,
     level: Tensor,
-    relevance: Tensor | None,
+    relevance: None,
     plus: Step,
     minus: Step,
     levels: Levels,
