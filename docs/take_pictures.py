@@ -95,7 +95,7 @@ PICTURES = (
     Picture("explore-label", "explore", "/tree?order=worst", act=open_worst_label),
     Picture("review-start", "review", "/", act=open_example),
     Picture("review-group", "review", "/group/{dash}", act=move_dashed_arrows),
-    Picture("review-adjudicate", "adjudicate", "/adjudicate"),
+    Picture("review-doubtful", "adjudication", "/doubtful"),
 )
 
 
@@ -188,6 +188,7 @@ def make_review() -> int:
         for label, to in MOVED.items():
             ben.apply(Move((number[label],), group_of(ben, to)))
         ben.apply(Exclude((number["Copyright sign"],), "not a currency"))
+        open_branch(project, "final", source="anna", against="ben")
         finished.touch()
     return group_of(anna, "Em dash")
 
@@ -230,8 +231,8 @@ def addresses(pages: set[str]) -> Iterator[dict[str, str]]:
             found["explore"] = stack.enter_context(served("explore", *RUNS, "--device", "cpu")).rstrip("/")
         if "review" in pages:
             found["review"] = stack.enter_context(served("hierarchy", "review", "signs", "--annotator", "anna"))
-        if "adjudicate" in pages:
-            found["adjudicate"] = stack.enter_context(served("hierarchy", "agree", "signs", "--adjudicate"))
+        if "adjudication" in pages:
+            found["adjudication"] = stack.enter_context(served("hierarchy", "review", "signs", "--annotator", "final"))
         yield found
 
 
@@ -252,7 +253,7 @@ def open_page(browser: Browser, picture: Picture, address: str, places: dict[str
     page = browser.new_page(viewport={"width": picture.width, "height": picture.height + (MARGIN if picture.element else 0)})
     if "/enter?token=" in address:
         page.goto(address)
-        address = re.sub(r"(/adjudicate)?/enter\?token=.*", "", address)
+        address = re.sub(r"/enter\?token=.*", "", address)
     page.goto(address + picture.path.format(**places))
     if picture.act is not None:
         picture.act(page)
@@ -307,7 +308,7 @@ def main(names: list[str]) -> None:
     places = {}
     if any("{query}" in picture.path for picture in chosen):
         places["query"] = differing_query()
-    if pages & {"review", "adjudicate"}:
+    if pages & {"review", "adjudication"}:
         places["dash"] = make_review()
     with addresses(pages) as found, launched() as browser:
         for picture in chosen:

@@ -55,7 +55,6 @@ ALSO = {  # by file or folder: imported when they are there and of use, with an 
     "files/binary.py": {"pyarrow"},
     "files/tables.py": {"pyarrow"},
     "system/progress.py": {"tqdm"},
-    "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/gpu": {"triton"},
     "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embedding_files.py": {"pyarrow"},

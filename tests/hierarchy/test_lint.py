@@ -10,14 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.data import LabelTree, Manifest
-from suprank.hierarchy.adjudication import Adjudication, open_final_branch
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.lint import LintTarget, format_findings, lint_project, lint_target, read_target, severity_counts
 from suprank.hierarchy.lint.names import head, is_plural, singular
 from suprank.hierarchy.recipe import LintRecipe, read_recipe
 from suprank.hierarchy.tree import Hierarchy
-from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
-from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.branches import BIRDS, landmarks, plain, write_branch
 
 REAL = Path(__file__).parents[2] / "../shared/data/hgldv2_index_labels.csv"
@@ -153,30 +150,9 @@ def test_groups_of_one_label_are_told_where_others_have_several():
     assert codes_and_names({"1": ("lake", "t"), "2": ("hill", "t"), "3": ("dam", "t")}, "single") == []
 
 
-def test_unsettled_labels_are_errors_in_the_final_branch_only(tmp_path):
-    project = plain(tmp_path / "p")
-    some = {text: path for text, path in BIRDS.items() if text not in ("teal", "wren")}
-    for name in ("anna", "final"):
-        write_branch(project, some, name=name, excluded={"teal": "unsettled"})
-    assert ("error", "unsettled", ("teal",)) in summaries(lint_project(project, "final"))
-    assert "unsettled" not in [one.code for one in lint_project(project, "anna")]
+def test_labels_without_a_place_are_warnings(tmp_path):
+    project = write_branch(plain(tmp_path / "p"), {text: path for text, path in BIRDS.items() if text != "wren"})
     assert ("warning", "unplaced", ("wren",)) in summaries(lint_project(project, "final"))
-
-
-def test_names_and_parents_that_await_adjudication_are_warnings(tmp_path):
-    project = two_branches(tmp_path / "p", ANNA, BEN)
-    open_final_branch(project, "anna", "ben")
-    found = [one for one in lint_project(project, "final") if one.code == "undecided"]
-    assert [(one.severity, one.names) for one in found] == [("warning", ("castle",)), ("warning", ("church | cathedral",))]
-    assert found[1].message == (
-        "supercategory: the annotators differ on 1 name, and nobody has decided: 'church | cathedral'; "
-        "see `suprank hierarchy agree --adjudicate`"
-    )
-    assert not [one for one in lint_project(project, "anna") if one.code == "undecided"]
-    adjudication = Adjudication(project)
-    for kind in ("name", "parent"):
-        adjudication.resolve([one.disagreement for one in adjudication.status().cases[kind]], "first")
-    assert not [one for one in lint_project(project, "final") if one.code == "undecided"]
 
 
 def test_a_verb_is_not_a_lone_plural():

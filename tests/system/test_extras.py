@@ -62,7 +62,7 @@ def test_extras_include_each_other():
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
         "vision": "datasets simplejpeg",
-        "train": "pytorch-metric-learning torchmetrics",
+        "train": "lightning torchmetrics",
         "all": "accelerate datasets mteb open-clip-torch sentence-transformers",
         "export": "onnx onnxruntime onnxscript webdataset",
         "ray": "ray",

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from suprank.data import Manifest
-from suprank.hierarchy.adjudication import Adjudication, open_final_branch
+from suprank.hierarchy.review import Mark, open_branch
+from suprank.hierarchy.tree import read_hierarchy
 from tests.cli.collection import done, invoke, refused
-from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
-from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.branches import BIRDS, plain, write_branch
+from tests.hierarchy.review.small_project import two_branches
 
 
 @pytest.fixture
@@ -55,18 +55,13 @@ def test_what_is_refused(project, tmp_path):
     assert "is a file; name a folder" in refused("hierarchy", "export", project.folder, "--out", tmp_path / "file")
 
 
-def test_names_and_parents_that_nobody_has_decided_on_are_counted(tmp_path):
-    project, out = two_branches(tmp_path / "p", ANNA, BEN), tmp_path / "out"
-    open_final_branch(project, "anna", "ben")
-    adjudication = Adjudication(project)
-    for subject in adjudication.status().cases["label"]:
-        adjudication.resolve([subject.disagreement], "first", "")
+def test_what_nobody_has_decided_is_counted(tmp_path):
+    project, out = two_branches(tmp_path / "p"), tmp_path / "out"
+    final = open_branch(project, "final", source="anna", against="ben")
     result = done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet")
-    decide = f"decide them with `suprank hierarchy agree {project.folder} --adjudicate`, and export again.\n"
-    assert result.stderr == f"{out} has undecided parts: 1 name, 1 parent; {decide}"
-    assert json.loads((out / "provenance.json").read_text())["unsettled"] == {"name": 1, "parent": 1}
-    for kind in ("name", "parent"):
-        for subject in adjudication.status().cases[kind]:
-            adjudication.resolve([subject.disagreement], "first", "")
+    decide = f"decide them with `suprank hierarchy review {project.folder} --annotator final`, and export again.\n"
+    assert result.stderr == f"{out} has undecided parts: 3 doubtful labels; {decide}"
+    assert json.loads((out / "provenance.json").read_text())["undecided"] == {"doubtful label": 3}
+    final.apply(Mark(tuple(read_hierarchy(project, "final").groups), "done"))
     assert done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet").stderr == ""
-    assert json.loads((out / "provenance.json").read_text())["unsettled"] == {}
+    assert json.loads((out / "provenance.json").read_text())["undecided"] == {}

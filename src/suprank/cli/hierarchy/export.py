@@ -62,7 +62,7 @@ def export(
         from suprank.hierarchy.lint import format_findings
         from suprank.hierarchy.project import Project
         from suprank.hierarchy.text import pluralize
-        from suprank.hierarchy.tree import FINAL, choose_branch
+        from suprank.hierarchy.tree import choose_branch
 
         terminal.check_folder(out)
         if manifest_out is not None:
@@ -86,9 +86,9 @@ def export(
                 terminal.echo(line, err=True)
             terminal.echo("Nothing was written; correct these, or write anyway with --force.", err=True)
             raise typer.Exit(LINT) from None
-    if result.unsettled:
-        counts = ", ".join(pluralize(number, kind) for kind, number in result.unsettled.items())
-        verb = f"agree {project} --adjudicate" if result.branch == FINAL else f"review {project}"
+    if result.undecided:
+        counts = ", ".join(pluralize(number, kind) for kind, number in result.undecided.items())
+        verb = f"review {project} --annotator {result.branch}"
         message = f"{out} has undecided parts: {counts}; decide them with `suprank hierarchy {verb}`, and export again."
         terminal.echo(message, err=True)
     if quiet:

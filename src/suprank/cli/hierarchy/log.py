@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from suprank.hierarchy.project import Project
 
-DECISION_COLUMNS = ("kind", "subject", "first", "second", "chosen", "reason", "who")
-
 
 def log(
     project: ProjectFolder,
@@ -28,8 +26,7 @@ def log(
 ) -> None:
     """List the log of a project, oldest first: who did what and when, and what was undone. The log only grows.
 
-    Replaying the `changes` of a branch's lines (--jsonl) in order gives its groups and the places of its labels. Decisions
-    of an adjudication are listed with the event that carried them out.
+    Replaying the `changes` of a branch's lines (--jsonl) in order gives its groups and the places of its labels.
 
     \b
     suprank hierarchy log landmarks --branch final
@@ -43,8 +40,7 @@ def log(
                 terminal.echo(json.dumps(event, ensure_ascii=False))
             else:
                 undoes = f"  (event {event['undoes']})" if event["undoes"] is not None else ""
-                why = next((f"  because: {one['reason']}" for one in event["decisions"] if one["reason"]), "")
-                sentence = f"{event['who']}: {event['said']}{undoes}{why}"
+                sentence = f"{event['who']}: {event['said']}{undoes}"
                 terminal.echo(f"{event['seq']:>6}  {event['at']}  {event['branch']}  {sentence}")
 
 
@@ -62,6 +58,4 @@ def _events(project: Project, branch: str | None) -> Iterator[dict[str, Any]]:
         for row in rows:
             event = dict(row)
             event["changes"] = json.loads(event.pop("changes_json"))
-            query = f"SELECT {', '.join(DECISION_COLUMNS)} FROM decision WHERE event = ? ORDER BY id"
-            event["decisions"] = [dict(decision) for decision in db.execute(query, (event["seq"],))]
             yield event

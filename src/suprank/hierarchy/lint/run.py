@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from suprank.data.tree import NO_PARENT, LabelTree
 from suprank.files.tables import column_names, read_rows
-from suprank.hierarchy.adjudication import Adjudication, read_origin
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.lint.findings import ERROR, Finding, sorted_findings
 from suprank.hierarchy.lint.names import label_findings, name_findings, sibling_findings
-from suprank.hierarchy.lint.shape import place_findings, size_findings, stray_findings, undecided_findings, work_findings
-from suprank.hierarchy.tree import FINAL, Group, Hierarchy, Label, read_hierarchy
+from suprank.hierarchy.lint.shape import place_findings, size_findings, stray_findings, work_findings
+from suprank.hierarchy.tree import Group, Hierarchy, Label, read_hierarchy
 
 if TYPE_CHECKING:
     from suprank.data.manifest import Manifest
@@ -77,12 +76,9 @@ def project_target(project: Project, branch: str) -> LintTarget:
     """A branch of a project as a target. If the project has items, labels are not classes, and their names are not checked."""
     with project.snapshot() as db:
         items = bool(db.execute("SELECT EXISTS (SELECT 1 FROM item)").fetchone()[0])
-        adjudicated = branch == FINAL and read_origin(db) is not None
     unit = "items" if items else "images" if project.meta("manifest") else "items"
     description = f"{project.folder}, branch {branch}"
-    tree = read_hierarchy(project, branch)
-    undecided = tuple(undecided_findings(tree.levels, Adjudication(project).status())) if adjudicated else ()
-    return LintTarget(description, tree, unit, check_label_names=not items, compare_labels=True, findings=undecided)
+    return LintTarget(description, read_hierarchy(project, branch), unit, check_label_names=not items, compare_labels=True)
 
 
 def read_target(path: str | Path, *, levels: Sequence[str] = (), recipe: Recipe | None = None) -> LintTarget:
