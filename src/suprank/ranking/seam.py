@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Grads = Sequence[Tensor | None]
+Saved = Sequence[Any]
 
 DEVICES = {"cuda"} if torch.version.cuda is not None and find_spec("triton") is not None else set()
 """The kinds of devices whose tensors the kernels take: a CUDA build of torch brings Triton along, except on Windows."""
@@ -38,8 +40,7 @@ def with_kernels(plain: Callable[P, R], *, compiled: bool = False) -> Callable[P
         values: Any = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
         taken = values.device.type in DEVICES and (values.dtype == torch.float32 or not values.dtype.is_floating_point)
         if taken and (compiled if torch.compiler.is_compiling() else not transforming()):
-            found: R = _KERNELS[plain.__name__](plain, *arguments, **options)
-            return found
+            return _KERNELS[plain.__name__](plain, *arguments, **options)
         return plain(*arguments, **options)
 
     return chosen
