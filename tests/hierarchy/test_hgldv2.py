@@ -106,6 +106,7 @@ def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, par
     ]
     final.branch.apply(Mark(tuple(read_hierarchy(project, "final").groups), "done"))
     assert "Nothing is doubtful" in final.get("/doubtful")
+    assert "\n1 error, 9 warnings\n" in run("export", folder, "--check", code=6)
     run("export", folder, "--out", tmp_path / "out", code=6)  # "ocean area " ends in a blank, as published
     run("export", folder, "--out", tmp_path / "out", "--force")
     with (tmp_path / "out" / "index_label_to_hierarchical.csv").open(newline="") as file:

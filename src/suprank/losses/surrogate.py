@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from suprank.ranking import Implementation, ImplementationName, Step
 
 _PARTS = ("measure", "minus", "plus")
+_DEEPEST_GAIN = 100  # levels: 2^28 items of the deepest have a sum of gains below the largest float32
 
 
 class RankFunction(Protocol):
@@ -158,6 +159,11 @@ class NDCGMeasure:
         if batch.relevance is not None:
             gain = level.clamp(min=0)
             return ndcg(ranked, gain, k=self.k, step=Sigmoid(self.rank_tau)), gain.sum(-1)
+        if batch.depth > _DEEPEST_GAIN:
+            raise ValueError(
+                f"labels have {batch.depth} levels, but the gain 2^level − 1 of NDCG overflows float32 beyond {_DEEPEST_GAIN}; "
+                f"use SupHAP, or give relevance, which is taken as the gain."
+            )
         return ndcg_and_weight(ranked, level, batch.depth, self.k, self.rank_tau)
 
 

@@ -65,3 +65,21 @@ def test_what_nobody_has_decided_is_counted(tmp_path):
     final.apply(Mark(tuple(read_hierarchy(project, "final").groups), "done"))
     assert done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet").stderr == ""
     assert json.loads((out / "provenance.json").read_text())["undecided"] == {}
+
+
+def test_check_lists_what_lint_finds_and_writes_nothing(project, tmp_path):
+    write_branch(project, {**BIRDS, "wren": ("wrens ", "songbird")}, name="anna", open_groups=["Corvidae"])
+    result = invoke("hierarchy", "export", project.folder, "--branch", "anna", "--check")
+    assert result.exit_code == 6
+    assert result.stdout.splitlines() == [
+        f"{project.folder}, branch anna",
+        "1 error, 1 warning",
+        "error: invisible blanks (blanks, 1)",
+        "  family 'wrens ' ends in a blank",
+        "warning: groups that are not marked done (undone, 1)",
+        "  1 of 4 family are not marked done: 'Corvidae'",
+    ]
+    told = json.loads(invoke("hierarchy", "export", project.folder, "--branch", "anna", "--check", "--json").stdout)
+    assert (told["errors"], told["warnings"], told["findings"][0]["names"]) == (1, 1, ["wrens "])
+    assert done("hierarchy", "export", project.folder, "--check", "--quiet").stdout == ""
+    assert "give --out, the folder to write to, or --check" in refused("hierarchy", "export", project.folder)

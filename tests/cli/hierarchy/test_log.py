@@ -1,4 +1,4 @@
-"""suprank hierarchy log: the log as text, and as JSON lines that can be replayed."""
+"""suprank hierarchy status --log: the log as text, and as JSON lines that can be replayed."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_text_says_who_did_what_and_what_an_undo_undid():
     open_branch(project, "anna").apply(Rename(CHURCH, "Kirche"))
     Branch(project, "anna").undo(who="dora")
     open_branch(project, "ben")
-    lines = done("hierarchy", "log", "p").stdout.splitlines()
+    lines = done("hierarchy", "status", "--log", "p").stdout.splitlines()
     assert [line.split("Z  ")[1] for line in lines] == [
         "anna  suprank: started from 3 clusters of 7 labels",
         "anna  anna: renamed 'church' to 'Kirche'",
@@ -28,8 +28,10 @@ def test_text_says_who_did_what_and_what_an_undo_undid():
         "ben  suprank: started from 3 clusters of 7 labels",
     ]
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
-    assert len(done("hierarchy", "log", "p", "--branch", "ben").stdout.splitlines()) == 1
-    assert "there is no branch 'carl'; choose from anna, ben" in refused("hierarchy", "log", "p", "--branch", "carl")
+    assert len(done("hierarchy", "status", "--log", "p", "--branch", "ben").stdout.splitlines()) == 1
+    assert "there is no branch 'carl'; choose from anna, ben" in refused(
+        "hierarchy", "status", "--log", "p", "--branch", "carl"
+    )
 
 
 def test_json_lines_replayed_give_the_branch():
@@ -37,7 +39,9 @@ def test_json_lines_replayed_give_the_branch():
     anna = open_branch(project, "anna")
     anna.apply(Rename(CHURCH, "Kirche"))
     anna.undo()
-    events = [json.loads(line) for line in done("hierarchy", "log", "p", "--branch", "anna", "--jsonl").stdout.splitlines()]
+    events = [
+        json.loads(line) for line in done("hierarchy", "status", "--log", "p", "--branch", "anna", "--json").stdout.splitlines()
+    ]
     assert [event["act"] for event in events] == ["start", "rename", "undo"]
     assert set(events[1]) == {"seq", "at", "branch", "who", "act", "said", "changes", "undoes"}
     assert events[-1]["undoes"] == events[-2]["seq"]
@@ -54,5 +58,6 @@ def test_json_lines_replayed_give_the_branch():
 
 def test_a_project_without_a_review_has_an_empty_log():
     small_project("p")
-    assert done("hierarchy", "log", "p").stdout == ""
-    assert "has no branch yet" in refused("hierarchy", "log", "p", "--branch", "anna")
+    assert done("hierarchy", "status", "--log", "p").stdout == ""
+    assert "has no branch yet" in refused("hierarchy", "status", "--log", "p", "--branch", "anna")
+    assert "--branch belongs to --log" in refused("hierarchy", "status", "p", "--branch", "anna")

@@ -66,7 +66,9 @@ def review(
     if manifest is None and (level is not None or root is not None):
         raise typer.BadParameter("--level and --root belong to --manifest; give that, too.")
     if (source is not None or against is not None) and (None in (source, against) or len(annotator or ()) != 1):
-        raise typer.BadParameter("--from and --against start one branch; give both, and its name as --annotator.")
+        raise typer.BadParameter(
+            "--from and --against start one branch; give both, and its name as --annotator, such as final."
+        )
     with plain_errors():
         from suprank.hierarchy.project import Project
         from suprank.hierarchy.review import open_branch

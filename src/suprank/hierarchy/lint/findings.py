@@ -20,7 +20,6 @@ TITLES = {
     "no-parent": "groups without a parent",
     "wrong-level": "groups under a parent of another level",
     "two-parents": "one name under two parents",
-    "two-places": "labels in two places",
     "doubtful": "labels on which two annotators differ",
     "unplaced": "labels without a place",
     "undone": "groups that are not marked done",
