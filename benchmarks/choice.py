@@ -1,9 +1,9 @@
-"""From how many positives per query a sort or a grid is faster than pairs: how the thresholds of `dispatch` were chosen.
+"""From how many positives per query a grid is faster than pairs: how the thresholds of `dispatch` were chosen.
 
-python benchmarks/choice.py                  CPU, one thread: `chunked` against `sorting` and `gridded`
+python benchmarks/choice.py                  CPU, one thread: `chunked` against `gridded`
 python benchmarks/choice.py --device cuda    `fused` against `gridded`
 
-Each cell is pairs / without pairs, in milliseconds, forward and backward (exact ranks: forward). The two are timed in turn.
+Each cell is pairs / grid, in milliseconds, forward and backward (exact ranks: forward). The two are timed in turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS: dict[str, tuple[Step, Step]] = {
     "sigmoids": (Sigmoid(), Sigmoid()),
 }
 NAMES: dict[str, dict[str, tuple[ImplementationName, ImplementationName]]] = {
-    "cpu": {"exact": ("chunked", "sorting"), "SupRank": ("chunked", "gridded"), "sigmoids": ("chunked", "gridded")},
+    "cpu": dict.fromkeys(STEPS, ("chunked", "gridded")),
     "cuda": {"SupRank": ("fused", "gridded"), "sigmoids": ("fused", "gridded")},
 }
 SIZES = {

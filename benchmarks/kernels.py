@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from suprank.losses import Combined, PairCalibration, RankLoss, SupAP, SupHAP, roadmap
 from suprank.ranking import SupStep, common_level, heaviside, tree_relevance
-from suprank.ranking.ranks import fused
+from suprank.ranking.gpu import pairs as fused
 
 GPU = torch.device("cuda")
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.polynomial.chebyshev import chebpts1
 
 from suprank.ranking import Sigmoid, Step, SupStep, definition, gridded, heaviside
-from suprank.ranking.ranks.step_table import TERMS, bins_per_score
+from suprank.ranking.gpu.step_table import TERMS, bins_per_score
 
 FILE = Path(__file__).parent / "pictures" / "ranks-grid.png"
 TAU, ITEMS, LIST = 0.01, 16, 2000

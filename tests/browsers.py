@@ -49,6 +49,7 @@ def guarded_pages(browser):
         context.route("**/*", handle)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
+        page.on("dialog", lambda dialog: problems.append(f"a label opened a dialog: {dialog.message}"))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if "Content Security" in message.text else None)
         return page

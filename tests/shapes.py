@@ -27,9 +27,9 @@ CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 
 # Triton and numba compile the functions of these modules from their source.
 UNCHECKED = {
-    "suprank.ranking.batch_kernels",
-    "suprank.ranking.ranks.kernels",
-    "suprank.ranking.exact.kernels",
+    "suprank.ranking.gpu.batch_kernels",
+    "suprank.ranking.gpu.pair_kernels",
+    "suprank.ranking.gpu.exact_kernels",
     "suprank.ranking.exact.numba_loops",
 }
 

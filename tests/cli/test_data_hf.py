@@ -57,7 +57,7 @@ def test_a_folder_of_datasets_is_imported_with_what_was_chosen_and_how_to_change
     shown = done("data", "import", "hf", "saved", "--out", "m.parquet")
     assert shown.stdout.splitlines() == [
         "The Arrow cache takes nothing: images are read from saved.",
-        "levels, finest first: kind (choose with --level)",
+        "levels, finest first: kind (choose with levels)",
         "train: 8 images, 2 kind",
         "m.parquet: 8 images",
     ]

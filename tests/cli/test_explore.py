@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from tests.cli.collection import done, invoke, photographs, refused
+from tests.cli.collection import done, photographs, refused
 from tests.explorer import runs
 from tests.models.tiny import embedder
 
@@ -119,11 +119,8 @@ def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored)
     ):
         client, _ = explored(*arguments)
         assert client.post("/tags", data=form).status_code == 200
-        assert client.post("/selections", data={"name": "all", "selection": ""}).status_code == 200
         assert ",blurry" in (folder / file).read_text()
-    assert {path.name for path in (folder / "e").glob("*.csv")} == {"tags.csv", "selections.csv"}
-    assert (folder / "v.selections.csv").is_file()
-    assert (folder / "mine-selections.csv").is_file()
+    assert {path.name for path in (folder / "e").glob("*.csv")} == {"tags.csv"}
     client, _ = explored("e", "--read-only")
     assert client.post("/tags", data=form).status_code == 403
     assert "blurry" in client.get("/tags").text
@@ -168,8 +165,3 @@ def test_a_port_that_is_taken_is_found_out_first(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"127.0.0.1 port {port} is not available" in refused("explore", "e", "--port", port)
-
-
-def test_help_names_the_ways_in():
-    text = invoke("explore", "--help").output
-    assert "suprank explore runs/happier runs/smooth-ap" in text

@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch, manifest, forget_consents):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setattr(Executor, "train", training_by(lambda config, folder: train(config, folder, resume=True)))
     for function in ("draw_sweep", "draw_comparison"):  # the figure takes longer than the runs
-        monkeypatch.setattr(f"suprank.experiments.plots.{function}", lambda *_, **__: True)
+        monkeypatch.setattr(f"suprank.experiments.plots.{function}", lambda table: [])
     Path("mine.py").write_text(MINE)
     short = {"model": {"freeze_batchnorm": True}, "run": {"epochs": 2}, "evaluation": {"every": 0, "metrics": ("R@1", "H-AP")}}
     mine = {"name": "mine.py:MyLoss", "arguments": {"margin": 0.1}}

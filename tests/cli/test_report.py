@@ -7,7 +7,7 @@ import pytest
 
 import suprank
 from suprank.cli import report as verb
-from tests.cli.collection import done, invoke, refused
+from tests.cli.collection import done, refused
 from tests.explorer.report.reading import of, parsed
 from tests.explorer.runs import RECIPE, collection, embeddings, run
 
@@ -108,7 +108,3 @@ def test_damaged_embeddings_are_refused_plainly(folder, tmp_path):
     shutil.copytree(folder / "embedded", broken)
     np.save(broken / "test" / "embeddings.npy", np.zeros((3, 4), np.float32))
     assert "3" in refused("report", broken, "--out", tmp_path / "page.html", "-q")
-
-
-def test_help_shows_the_two_ways_to_call_it():
-    assert "--against runs/smooth-ap --out report.html" in invoke("report", "--help").output

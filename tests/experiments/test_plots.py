@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from suprank.experiments import SearchResult, SearchSettings, Trial
-from suprank.experiments.plots import BEST_COLOR, draw_comparison, draw_search, draw_sweep
+from suprank.experiments.plots import BEST_COLOR, draw_comparison, draw_search, draw_sweep, save_panels
 from suprank.experiments.results import relative_table, result_table
 from suprank.training.search_space import Choices, FloatRange
 from tests.experiments.runs import comparison_outcomes, outcomes_of
 
 
 def drawn(table, folder, name="plot.svg", draw=draw_sweep):
-    assert draw(table, [folder / name])
+    assert save_panels(draw(table), [folder / name])
     return (folder / name).read_text()
 
 
@@ -24,7 +24,7 @@ def test_the_figure_is_drawn_over_the_numbers_with_the_papers_letters(folder):
     for text in ("λ", "R@1, %", "H-AP, %", "roadmap", "happier", "mean ± standard deviation over 2 seeds"):
         assert f">{text}</text>" in svg
     assert svg == drawn(result_table(outcomes), folder, "again.svg")
-    assert draw_sweep(result_table(outcomes), [folder / "plot.png"])
+    assert save_panels(draw_sweep(result_table(outcomes)), [folder / "plot.png"])
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -52,8 +52,8 @@ def test_a_relative_table_is_drawn_as_bars_over_the_other_axis(folder):
 
 
 def test_there_is_no_figure_of_seeds_alone_or_of_nothing_finished(folder):
-    assert not draw_sweep(result_table(outcomes_of(lambda run: 0.5, seeds=3)), [folder / "plot.png"])
-    assert not draw_sweep(result_table(outcomes_of(lambda run: None, "loss.weight=0,1")), [folder / "plot.png"])
+    assert draw_sweep(result_table(outcomes_of(lambda run: 0.5, seeds=3))) == []
+    assert draw_sweep(result_table(outcomes_of(lambda run: None, "loss.weight=0,1"))) == []
     assert not (folder / "plot.png").exists()
 
 
@@ -80,7 +80,7 @@ def test_every_recipe_is_a_row_and_every_metric_a_panel(folder):
     assert svg.count('<g id="axes_') == 3
     assert svg.index(">nsm<") < svg.index(">roadmap<") < svg.index(">csl<")
     assert svg == drawn_comparison(table, folder, "again.svg")
-    assert draw_comparison(table, [folder / "plot.png"])
+    assert save_panels(draw_comparison(table), [folder / "plot.png"])
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -102,7 +102,7 @@ def test_many_recipes_have_their_panels_side_by_side(folder):
 
 
 def test_there_is_no_figure_of_nothing_finished(folder):
-    assert not draw_comparison(result_table(comparison_outcomes({"nsm": (None,)})), [folder / "plot.png"])
+    assert draw_comparison(result_table(comparison_outcomes({"nsm": (None,)}))) == []
     assert not (folder / "plot.png").exists()
 
 
@@ -117,12 +117,12 @@ def test_the_figure_of_a_search_has_a_panel_for_each_setting_and_the_best_so_far
         "arcface": [Trial(0, {"optimizer.lr": 1e-4, "loss.margin": 0.5}, (0.3,), 1.0)],
     }
     search = SearchResult(SearchSettings(2, 2, "fine", "H-AP", (), spaces), trials, 3)
-    assert draw_search(search, [folder / "search.svg", folder / "search.png"])
+    assert save_panels(draw_search(search), [folder / "search.svg", folder / "search.png"])
     svg = (folder / "search.svg").read_text()
     for text in ("nsm", "arcface", "trial", "learning rate", "images per class", "margin", "H-AP of validation classes, %"):
         assert f">{text}</text>" in svg
     assert svg.count('<g id="axes_') == 4
-    assert not draw_search(SearchResult(search.settings, {"nsm": [], "arcface": []}, 3), [folder / "none.png"])
+    assert draw_search(SearchResult(search.settings, {"nsm": [], "arcface": []}, 3)) == []
 
 
 @pytest.mark.parametrize("failure", ["", "the loss is nan"])
@@ -135,7 +135,7 @@ def test_a_search_among_words_is_drawn_even_if_all_trials_failed(folder, failure
     values = [("hard", 64, True), ("all", "auto", False)]
     trials = [Trial(number, dict(zip(space, own, strict=True)), (0.5,), 1.0, failure) for number, own in enumerate(values)]
     search = SearchResult(SearchSettings(2, 2, "fine", "H-AP", (), {"mine": space}), {"mine": trials}, 3)
-    assert draw_search(search, [folder / "search.svg"])
+    assert save_panels(draw_search(search), [folder / "search.svg"])
     svg = (folder / "search.svg").read_text()
     for text in ("mining", "True", *([] if failure else ["hard", "all", "auto", "64"])):
         assert f">{text}</text>" in svg

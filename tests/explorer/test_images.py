@@ -8,22 +8,13 @@ import pytest
 from suprank import open_data
 from suprank.data import Manifest
 from suprank.data.images import BrokenImage
-from suprank.evaluation import evaluate
-from suprank.explorer.images import best_items, read_picture, shared_levels, unit_blocks
+from suprank.explorer.images import best_items, matching_rows, read_picture, shared_levels, unit_blocks
 from tests.explorer import runs
 
 
 @pytest.fixture
 def pictures(tmp_path):
     return runs.collection(tmp_path / "data")
-
-
-def test_evaluation_is_that_of_the_embeddings_for_all_queries_and_for_some(tmp_path, pictures):
-    data = open_data(runs.embeddings(tmp_path / "e", pictures))
-    plain = evaluate(runs.vectors(pictures), pictures.labels, levels=["class", "group"], progress=False)
-    assert evaluate(data).means == plain.means
-    some, every = np.array([20, 3]), evaluate(data, metrics=["AP"], per_query=True)
-    assert evaluate(data.take(some), metrics=["AP"])["AP"] == pytest.approx(every.per_query["AP"][some].mean())
 
 
 def test_the_best_items_are_in_exact_order_with_copies_but_not_the_query(pictures):
@@ -49,14 +40,6 @@ def test_an_item_that_is_the_query_itself_is_not_in_its_list(tmp_path, pictures)
     assert data.self_rows(1).tolist() == [3], "the same image in the gallery, under its own path"
     rows, _ = best_items(data, [1], 30)
     assert sorted(rows[0][rows[0] >= 0]) == [row for row in range(24) if row != 3]
-
-
-def test_images_without_labels_are_searched_but_not_evaluated(tmp_path, pictures):
-    bare = Manifest.from_columns({"path": pictures.paths, "split": ["test"] * 24}, root=pictures.root, levels=())
-    data = open_data(runs.embeddings(tmp_path / "e", bare, runs.vectors(pictures)))
-    assert best_items(data, [0], 3)[0].shape == (1, 3)
-    with pytest.raises(ValueError, match="no labels"):
-        evaluate(data)
 
 
 def test_unit_rows_have_length_one_in_float32_whatever_is_stored(pictures):
@@ -91,3 +74,36 @@ def test_a_shared_level_needs_all_coarser_levels_shared():
     theirs = np.array([[5, 2, 1], [6, 2, 1], [6, 3, 1], [5, 3, 1], [5, 2, 0], [-1, 2, 1], [-1, -1, -1]])
     assert shared_levels(own, theirs).tolist() == [3, 2, 1, 1, 0, 2, 0]
     assert shared_levels(np.array([[-1, -1, -1]]), theirs).tolist() == [0] * 7
+
+
+@pytest.fixture
+def birds():
+    columns = {
+        "path": [f"{row}.jpg" for row in range(5)],
+        "split": ["test", "test", "gallery", "gallery", "distractor"],
+        "label_kind": ["red jay", "blue jay", "red jay", "wren", None],
+        "label_family": ["Corvidae", "Corvidae", "Corvidae", "Troglodytidae", None],
+    }
+    return Manifest.from_columns(columns, root=".")
+
+
+def test_every_key_of_a_filter_must_match_by_one_of_its_names(birds):
+    for where, expected in (
+        ({}, [0, 1, 2, 3, 4]),
+        ({"family": ["Corvidae"]}, [0, 1, 2]),
+        ({"kind": ["wren", "blue jay"]}, [1, 3]),
+        ({"kind": ["red jay"], "split": ["gallery", "distractor"]}, [2]),
+    ):
+        assert np.flatnonzero(matching_rows(birds, where, "birds")).tolist() == expected
+
+
+def test_names_and_levels_that_no_item_has_are_refused_with_near_ones(birds):
+    with pytest.raises(ValueError, match="birds has no item with kind=red jai; the nearest names are red jay, blue jay"):
+        matching_rows(birds, {"kind": ["wren", "red jai"]}, "birds")
+    with pytest.raises(ValueError, match="birds has no item with family=x; the nearest names are Corvidae, Troglodytidae."):
+        matching_rows(birds, {"family": ["x"]}, "birds")
+    with pytest.raises(ValueError, match="birds has no level 'order'; choose from kind, family, split."):
+        matching_rows(birds, {"order": ["x"]}, "birds")
+    few = birds.take([0, 1])
+    with pytest.raises(ValueError, match="few has no item with kind=wren; the nearest names are blue jay, red jay."):
+        matching_rows(few, {"kind": ["wren"]}, "few")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.data import Manifest
-from suprank.explorer.shared_table import NotSavedError, SharedTable
-from suprank.explorer.tags import TagFile, check_tag, with_tags
+from suprank.explorer.tags import NotSavedError, TagFile, check_tag, with_tags
+from suprank.files.locking import lock_folder
 from suprank.files.tables import MalformedError
 
 
@@ -26,7 +26,9 @@ def test_a_worked_example(tmp_path):
     tags.change(images, [2], add=" Wrong label ")
     tags.change(images, [3], add="blurry")
     tags.change(images, [3], remove="blurry")
-    assert (tmp_path / "tags.csv").read_text() == "id,path,box,tags\n,0.jpg,,blurry\n,2.jpg,,blurry;Wrong label\n"
+    assert (tmp_path / "tags.csv").read_text() == (
+        "id,path,box,tags\n,0.jpg,,blurry\n,2.jpg,,blurry\n,2.jpg,,blurry;Wrong label\n,3.jpg,,blurry\n,3.jpg,,\n"
+    )
     assert [tags.of(images, row) for row in range(4)] == [("blurry",), (), ("blurry", "Wrong label"), ()]
     found = tags.row_tags(images)
     assert found.counts() == {"blurry": 2, "Wrong label": 1}
@@ -42,7 +44,7 @@ def test_an_image_is_recognized_by_its_id_or_by_path_and_box_in_another_manifest
     tags.change(crops, [2], add="whole")
     again = crops.take([3, 2, 1, 0])
     assert [TagFile(tags.file).of(again, row) for row in range(4)] == [(), ("whole",), ("small",), ()]
-    assert tags.row_tags(again).codes.tolist() == [0, 2, 1, 0]
+    assert tags.row_tags(again).codes.tolist() == [0, 2, 1, 0], "numbered in the order of the file"
     named = manifest(id=["x", "y", "x", "z"])
     tags = TagFile(tmp_path / "named.csv")
     tags.change(named, [0], add="t")
@@ -110,9 +112,11 @@ def test_a_tag_survives_the_file_and_is_safe_in_a_spreadsheet(tmp_path_factory, 
     except ValueError:
         return
     assert tag[0] not in "=+-@"
-    table = SharedTable(tmp_path_factory.getbasetemp() / "law.csv", ("tags",))
-    table.update(lambda rows: [[tag]])
-    assert table.rows() == [[tag]]
+    tags, images = TagFile(tmp_path_factory.getbasetemp() / "law.csv"), manifest()
+    tags.change(images, [0], add=tag)
+    assert tags.of(images, 0) == (tag,)
+    tags.change(images, [0], remove=tag)
+    assert tags.of(images, 0) == ()
 
 
 def test_a_cell_like_a_formula_is_written_safely_and_read_as_it_was(tmp_path):
@@ -163,20 +167,23 @@ def test_a_place_that_cannot_be_written_and_a_lock_that_is_held(tmp_path, monkey
         tags.change(manifest(), [0], add="x")
     with pytest.raises(NotSavedError, match="there is no file to keep tags in"):
         TagFile(None).change(manifest(), [0], add="x")
-    monkeypatch.setattr("suprank.explorer.shared_table.WAIT_SECONDS", 0.05)
-    table = SharedTable(tmp_path / "tags.csv", ("a",))
-    with pytest.raises(NotSavedError, match="another process"):
-        table.update(lambda rows: [[str(table.update(lambda rows: rows))]])
-    assert table.rows() == []
+    monkeypatch.setattr("suprank.explorer.tags.WAIT_SECONDS", 0.05)
+    tags = TagFile(tmp_path / "tags.csv")
+    with (
+        lock_folder(tmp_path, "changing", "wait", name=".tags.csv.lock"),
+        pytest.raises(NotSavedError, match="changing tags .* try again"),
+    ):
+        tags.change(manifest(), [0], add="x")
+    assert tags.of(manifest(), 0) == ()
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (b"path,tags\na,b\n", "has no column 'id'"),
-        (b"id,path,box,tags\n1,2\n", "tags.csv:2 has 2 cells"),
+        (b"id,path,box,tags\n1,2\n", "tags.csv:2: '1,2' has 2 cells"),
         (b'id,path,box,tags\n,"a,,b\n', "never closed"),
-        (b"id,path,box,tags\n,\xe9,,b\n", "not UTF-8"),
+        (b"id,path,box,tags\n,\xe9,,b\n", "must be UTF-8 text"),
         (b"", "is empty"),
     ],
 )
@@ -191,11 +198,12 @@ def test_a_damaged_file_is_refused_and_kept(tmp_path, text, said):
 
 
 def test_a_file_that_people_edited_is_read(tmp_path):
-    text = "\ufeffpath,note,tags,box,id\r\n0.jpg,mine, b ;a;;b,,\r\n\r\n1.jpg,,;,,\r\n0.jpg,,c,,\r\n"
+    text = "\ufeffpath,note,tags,box,id\r\n0.jpg,mine, b ;a;;b,,\r\n\r\n1.jpg,,;,,\r\n0.jpg,,c,,"
     (tmp_path / "tags.csv").write_text(text, encoding="utf-8", newline="")
     tags = TagFile(tmp_path / "tags.csv")
-    assert [tags.of(manifest(), row) for row in (0, 1)] == [("a", "b"), ()]
+    assert [tags.of(manifest(), row) for row in (0, 1)] == [("c",), ()], "the last row of an image counts"
     assert np.array_equal(tags.row_tags(manifest()).tagged, [True, False, False, False])
-    with pytest.raises(NotSavedError, match=r"other columns \(note\), which would be lost"):
-        tags.change(manifest(), [1], add="x")
-    assert (tmp_path / "tags.csv").read_bytes().decode() == text
+    tags.change(manifest(), [1], add="x")
+    tags.change(manifest(), [0], remove="a")
+    assert [TagFile(tags.file).of(manifest(), row) for row in (0, 1)] == [("c",), ("x",)]
+    assert tags.file.read_bytes().decode() == f"{text}\n1.jpg,,x,,\n"

@@ -12,9 +12,8 @@ import pytest
 from suprank.data import Manifest
 from suprank.files import binary
 from suprank.files.atomic import DiskFullError
-from suprank.files.binary import open_npy, open_parquet, read_columns, read_npz, write_npy
+from suprank.files.binary import open_npy, open_parquet, read_columns, read_npz, read_struct, write_npy
 from suprank.files.tables import read_table
-from suprank.files.thrift import read_struct
 from tests.attacks import attack
 from tests.disks import disk_of
 
@@ -96,6 +95,15 @@ def test_honest_tables_of_constants_are_read(tmp_path):
     table = pa.table({"label": np.zeros(10**6, np.int64), "name": ["jay"] * 10**6})
     pq.write_table(table, tmp_path / "x.parquet", compression="zstd")
     with open_parquet(tmp_path / "x.parquet") as file:
+        assert read_columns(file).equals(table)
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_text_is_read_as_a_dictionary_only_if_the_file_has_one(tmp_path, coded):
+    table = pa.table({"name": [f"jay {number}" for number in range(70_000)]})
+    pq.write_table(table, tmp_path / "x.parquet", use_dictionary=coded, store_schema=False, row_group_size=40_000)
+    with open_parquet(tmp_path / "x.parquet") as file:
+        assert pa.types.is_dictionary(file.read().schema.types[0]) == coded
         assert read_columns(file).equals(table)
 
 

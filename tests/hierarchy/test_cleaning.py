@@ -39,8 +39,9 @@ def project(tmp_path):
     made = landmarks(tmp_path / "p", types)
     with made.transaction() as db:
         db.execute("INSERT INTO item_untyped VALUES (6, 'no_item')")
-        db.execute("INSERT INTO statement VALUES ('Q108325', 'P279', 0, 'Q16970', 'normal', 0, 1)")
-        db.execute("INSERT INTO entity (qid, kind, description) VALUES ('Q33506', 'type', 'a house for a collection')")
+        db.execute(
+            "INSERT INTO type_class VALUES ('Q108325', '', '[\"Q16970\"]'), ('Q33506', 'a house for a collection', '[]')"
+        )
     return made
 
 
@@ -200,7 +201,7 @@ def test_a_plain_list_is_cleaned_by_text_and_weight(tmp_path):
 
 
 def test_nothing_to_clean_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no item of .* has a type yet; look them up with `suprank hierarchy scrape`"):
+    with pytest.raises(ValueError, match="no item of .* has a type yet; `suprank hierarchy types` looks types up"):
         clean_labels(landmarks(tmp_path / "a", {("train", 1): []}), CleanRecipe())
     with pytest.raises(ValueError, match="has neither items nor labels"):
         clean_labels(plain(tmp_path / "b", {}, ("label", "group")), CleanRecipe())

@@ -145,11 +145,7 @@ def test_a_project_without_labels_names_the_step_to_run(tmp_path):
         embed_labels(project, "tfidf")
     with project.transaction() as db:
         db.execute("INSERT INTO item (split, key, source, line) VALUES ('train', '1', 'x', 2)")
-    with pytest.raises(ValueError, match="run `suprank hierarchy scrape` first"):
-        embed_labels(project, "tfidf")
-    with project.transaction() as db:
-        db.execute("INSERT INTO item_type (item, position, text) VALUES (1, 0, 'church')")
-    with pytest.raises(ValueError, match="run `suprank hierarchy clean` first"):
+    with pytest.raises(ValueError, match="run `suprank hierarchy types` first"):
         embed_labels(project, "tfidf")
     with project.transaction() as db:
         db.execute("INSERT INTO label (key, text, weight, state, reason) VALUES ('a', 'a', 1, 'removed', 'dull')")

@@ -105,10 +105,10 @@ def test_steps_are_stale_where_one_before_ran_again_with_another_outcome(project
     assert not project.steps()["embed"].stale
     step(project, "clean", "other", inputs="a")
     assert [one.stale for one in project.steps().values()] == [False, False, True]
-    step(project, "scrape", "types", inputs="a")  # comes between
+    step(project, "types", "types", inputs="a")  # comes between
     assert [(one.name, one.stale) for one in project.steps().values()] == [
         ("new", False),
-        ("scrape", False),
+        ("types", False),
         ("clean", True),
         ("embed", True),
     ]

@@ -1,5 +1,7 @@
 """Losses on images with several labels at a level, `[B, L, M]`: an item is a positive where the sets meet."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from suprank.losses import (
     collection_loss,
 )
 from suprank.losses.batch import _suspicion
-from suprank.ranking import IGNORED, common_level, relevance
+from suprank.ranking import IGNORED, common_level, seam
 from suprank.ranking.reading import Reading, reading_at_most
 from tests import reference
 from tests.losses.batches import DIM, LOSSES, RANDOM, WITH_PROXIES, batch, build, gradient_of
@@ -160,8 +162,9 @@ def test_other_labels_are_refused(labels, message):
 
 def test_on_a_gpu_sets_are_left_to_plain_torch(monkeypatch):
     """The kernel of levels takes one label; here it would fail."""
-    monkeypatch.setattr(relevance, "runs_kernels", lambda labels: True)
-    monkeypatch.setattr(relevance, "fused_levels", None)
+    pytest.importorskip("triton")
+    monkeypatch.setattr(seam, "DEVICES", {"cpu"})
+    monkeypatch.setattr(importlib.import_module("suprank.ranking.gpu.batch"), "_launch", None)
     assert RetrievalBatch.from_embeddings(embeddings(), SETS).level()[0].tolist() == [-1, 2, 0, 0, 0, 0]
     with pytest.raises(TypeError):
         RetrievalBatch.from_embeddings(embeddings(), SETS[..., 0]).level()

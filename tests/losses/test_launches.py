@@ -9,9 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
-from suprank.losses import SupAP, SupHAP, SupNDCG, SupRecall, decomposability, happier, roadmap, unit_vectors
-from suprank.ranking import fused_batch
-from suprank.ranking.ranks.fused import fused
+from suprank.losses import SupAP, SupHAP, SupNDCG, SupRecall, decomposability, happier, roadmap
+from suprank.losses import batch as losses_batch
+from suprank.ranking import seam
+from suprank.ranking.gpu import batch
+from suprank.ranking.gpu.pairs import fused
 
 FREE = ("prim", "empty", "detach", "view", "alias", "lift_fresh")
 SEVERAL = {"suprank.ranks": 2}  # kernels of one operation
@@ -35,12 +37,12 @@ class Launches(TorchDispatchMode):
 def as_on_a_gpu(monkeypatch):
     """Count with the kernels of a GPU, and with the checks of values, of which the one number that is read is none."""
     counter = Launches()
-    monkeypatch.setattr(fused_batch, "_has_kernels", lambda _: True)
-    monkeypatch.setattr(fused_batch, "_launch", lambda kernel, *_, **__: counter.names.append(kernel))
-    for module in (decomposability, unit_vectors):
+    monkeypatch.setattr(seam, "DEVICES", {"meta"})
+    monkeypatch.setattr(batch, "_launch", lambda kernel, *_, **__: counter.names.append(kernel))
+    for module in (decomposability, losses_batch):
         monkeypatch.setattr(module, "without_autocast", lambda _: nullcontext())  # "meta" has no autocast
     monkeypatch.setattr(torch.Tensor, "item", lambda _: 0.0)
-    monkeypatch.setattr(fused_batch, "_prefix", lambda *_: None)  # made once
+    monkeypatch.setattr(batch, "_prefix", lambda *_: None)  # made once
     return counter
 
 
@@ -59,7 +61,7 @@ def as_on_a_gpu(monkeypatch):
 def test_a_step_at_a_batch_of_256_launches_few_kernels(as_on_a_gpu, make, most):
     loss = make(using=fused).to("meta")
     for part in loss.modules():
-        part._label_trees_checked = part._positives_checked = 10  # as from the eleventh batch on
+        part._batches_checked = {"label tree": 10, "positives": 10}  # as from the eleventh batch on
     as_on_a_gpu.names.clear()  # what a constructor checks
     with FakeTensorMode(allow_non_fake_inputs=True):
         embeddings = torch.empty(256, 512, device="meta", requires_grad=True)

@@ -7,7 +7,7 @@ from suprank import losses
 from suprank.losses import ReplayedLoss, RetrievalLoss, SupAP, happier, roadmap
 from suprank.losses.replay import ReplayError
 from suprank.ranking import chunked
-from suprank.ranking.reading import count_grid
+from suprank.ranking.reading import note_choice
 
 LABELS = torch.arange(16)[:, None] // torch.tensor([2, 8])
 
@@ -111,7 +111,7 @@ def test_shapes_that_come_seldom_are_not_recorded():
 def test_shapes_whose_ranks_are_computed_on_a_grid_are_not_recorded():
     def on_a_grid_of_many(scores, level, relevance=None, *, plus, minus):
         if scores.shape[1] == 16:
-            count_grid()
+            note_choice("gridded")
         return chunked(scores, level, relevance, plus=plus, minus=minus)
 
     recorder = Again()

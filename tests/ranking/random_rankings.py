@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from suprank.ranking import Sigmoid, Step, SupStep, heaviside
+from suprank.ranking import Ranks, Sigmoid, Step, SupStep, heaviside
 
 PLENTY = settings(deadline=None, max_examples=40)
 SOME = settings(deadline=None, max_examples=20)
@@ -72,3 +72,8 @@ def steepest(*steps: Step) -> float:
     """The largest slope of the steps: what errors of a gradient are measured by, as float32 holds 1 − σ only to 6e-8."""
     gaps = torch.tensor([0.0, 10.0], dtype=torch.float64)
     return max(step.derivative(gaps).max().item() for step in steps)
+
+
+def algorithm_of(ranks: Ranks) -> str:
+    """The name of the algorithm that computed these ranks, whose scores have a gradient."""
+    return ranks.minus.grad_fn.constants[0].name

@@ -14,7 +14,6 @@ from suprank.evaluation import Report, evaluate
 from suprank.evaluation.checkpoint import Checkpoint
 from suprank.explorer.findings.training_run import read_log
 from suprank.explorer.tags import TagFile
-from suprank.explorer.web.saved_selections import SavedSelections
 from suprank.models import Embedder, Head
 from suprank.models.head import HeadConfig
 from suprank.training import TrainConfig, checkpoint
@@ -49,7 +48,6 @@ def embed(run):
 
 OPENED = {
     "tags.csv": [lambda run: TagFile(run / "tags.csv").row_tags(IMAGES), tag],
-    "selections.csv": [lambda run: SavedSelections(run / "selections.csv").all()],
     ".tags.csv.lock": [tag],
     "recipe.toml": [open_data, read_run_config, resume],
     "metrics.jsonl": [lambda run: read_log(open_data(run)), resume],

@@ -22,6 +22,7 @@ from suprank.adaptation.runs import AdaptationRun, Validation
 from suprank.evaluation import RetrievalData, evaluate
 from suprank.evaluation.retrieval_data import Origin
 from suprank.models.head import Head, HeadConfig
+from suprank.system.progress import stage_progress
 from suprank.training.loss_specs import RankSpec
 from suprank.training.seeds import derive_seed
 from suprank.training.signals import stop_on_signals
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
     from suprank.adaptation.class_splits import ClassSplit
     from suprank.evaluation import Report
     from suprank.evaluation.embeddings import EmbeddingSource
+    from suprank.system.progress import StageProgress
     from suprank.training.signals import StopRequest
-
-    Progress = Callable[[str, int, int], None]
 
 MAX_DIM = 512
 """The default width of the new embeddings, if the given ones are wider."""
@@ -68,7 +68,7 @@ def adapt(
     folder: str | PathLike[str] | None = None,
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
     on_result: Callable[[AdaptResult], None] = lambda result: None,
 ) -> AdaptResult:
     """Train a head that maps embeddings of any model to a space in which images of a class are closer.
@@ -84,8 +84,9 @@ def adapt(
 
     `folder` receives the head, and checkpoints until it is finished. After a kill, or after a signal, which raises
     `AdaptationStopped`, the same call continues and gives the same head, on a CPU to the last bit. `source` is saved with the
-    head, to tell where the embeddings are from. `progress(what, done, total)` is called after every step, and `on_result` with
-    what is returned, before the checkpoints are removed: after a kill in between, the same call calls it again.
+    head, to tell where the embeddings are from. `progress` draws a bar of the steps, or is called with (what, done, total), and
+    `on_result` with what is returned, before the checkpoints are removed: after a kill in between, the same call calls it
+    again.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -123,7 +124,7 @@ def adapt(
         if folder is not None:
             saved = stack.enter_context(HeadFolder(Path(folder), data.fingerprint(settings)))
         stop = stack.enter_context(stop_on_signals())
-        result = _train_and_test(settings, data, saved, stop, progress)
+        result = _train_and_test(settings, data, saved, stop, stage_progress(progress))
         result.head.training_record = {"source": dict(source or {}), **result.record()}
         if saved is not None:
             result.head.save(saved.path)
@@ -145,14 +146,14 @@ class _Collection(NamedTuple):
 
     def report(self, head: Head | None) -> Report:
         """The metrics of the test set."""
-        data = self.test if head is None else self.test.with_head(head)
+        data = self.test if head is None else self.test.with_head(head, progress=False)
         return evaluate(data, per_query=True, progress=False, device=self.device, distributed=False)
 
     def validate(self, head: Head | None, metric: str) -> float:
         """A metric of the validation classes."""
         rows = self.split.validation
         data = RetrievalData.from_arrays(self.embeddings[rows], self.labels[rows], levels=self.levels)
-        data = data if head is None else data.with_head(head)
+        data = data if head is None else data.with_head(head, progress=False)
         return evaluate(data, metrics=[metric], progress=False, device=self.device, distributed=False)[metric]
 
     def fingerprint(self, config: AdaptConfig) -> dict[str, Any]:
@@ -172,7 +173,7 @@ class _Collection(NamedTuple):
 
 
 def _train_and_test(
-    config: AdaptConfig, data: _Collection, folder: HeadFolder | None, stop: StopRequest, progress: Progress
+    config: AdaptConfig, data: _Collection, folder: HeadFolder | None, stop: StopRequest, progress: StageProgress
 ) -> AdaptResult:
     before = data.report(None)  # first, so that an error in the test set does not come after the training
     metric = str(config.metric)
@@ -221,7 +222,7 @@ class _Training:
         start: Head,
         validate: Callable[[Head], float],
         folder: HeadFolder | None,
-        progress: Progress,
+        progress: StageProgress,
     ) -> None:
         self.config, self.embeddings, self.labels = config, embeddings, labels
         self.start, self.validate, self.folder, self.progress = start, validate, folder, progress

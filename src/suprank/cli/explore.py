@@ -35,11 +35,11 @@ def explore(
         Path | None,
         typer.Option(
             metavar="FILE.csv",
-            help="The file that keeps the tags of images; saved selections are kept beside it.",
+            help="The file that keeps the tags of images.",
             show_default="tags.csv in the folder of the first RUN",
         ),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody change tags and saved selections.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody change tags.")] = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 127.0.0.1 is reachable from this machine only.")
     ] = "127.0.0.1",
@@ -54,9 +54,9 @@ def explore(
 ) -> None:
     """Open a local web page: search by image, label or path, browse the label tree, compare two runs on the same query.
 
-    The test images of a run are embedded on the first call, into RUN/embeddings, and reused later. Tags and selections that you
-    save are kept in RUN/tags.csv and RUN/selections.csv. Nothing else is written, except an index next to the embeddings of a
-    large gallery. --head applies to the first RUN and to uploaded images; a second RUN is shown as it is. Press Ctrl-C to stop.
+    The test images of a run are embedded on the first call, into RUN/embeddings, and reused later. Tags are kept in
+    RUN/tags.csv. Nothing else is written, except an index next to the embeddings of a large gallery. --head applies to the
+    first RUN and to uploaded images; a second RUN is shown as it is. Press Ctrl-C to stop.
 
     \b
     suprank explore runs/happier
@@ -90,6 +90,6 @@ def explore(
                     read_only=read_only,
                 )
             app = create_app(explorer, host=host)
-            changes = " and change their tags and the saved selections" if explorer.can_change else ""
+            changes = " and change their tags" if explorer.can_change else ""
             others = f"can see these images{changes}, without a password"
             serve(app, listening, host, [("", "")], others=others, open_page=not no_browser, background=explorer.measure)

@@ -30,11 +30,14 @@ from suprank.data.workers import ignore_signals, loader_batches, start_method
 from suprank.files.binary import write_npy
 from suprank.files.locking import build_once
 from suprank.system.platforms import memory_bytes
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from numpy.typing import NDArray
+
+    from suprank.system.progress import Progress
 
 _ATTEMPTS = 10  # boxes that are drawn for an image before its center is cropped, as in torchvision
 BOX_NUMBERS = 2 * _ATTEMPTS + 2
@@ -57,8 +60,9 @@ class InMemoryImages(ImageDataset):
     transforms of `suprank.data` accept it in place of a PIL image, with the same result. Without a transform, the item holds a
     PIL image.
 
-    `workers` processes decode (0: this process); `progress(done, total)` counts images. The workers of a loader share the
-    memory, whether forked or spawned. The processes of distributed training do not, without a `folder`: each has a copy.
+    `workers` processes decode (0: this process); `progress` draws a bar, or is called with (done, total). The workers of a
+    loader share the memory, whether forked or spawned. The processes of distributed training do not, without a `folder`: each
+    has a copy.
 
     `prepare` is applied once, to the PIL image before it is stored, and must return a uint8 tensor `[3, height, width]`.
 
@@ -77,12 +81,12 @@ class InMemoryImages(ImageDataset):
         *,
         workers: int = 0,
         prepare: Prepare | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: bool | Progress = True,
         limit: int | None = None,
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         vars(self).update(vars(dataset))
-        decode = partial(_decode_all, dataset, prepare, workers, progress, limit)
+        decode = partial(_decode_all, dataset, prepare, workers, progress_function(progress, "decoding"), limit)
         if folder is None:
             decoded = decode()
         else:
@@ -102,6 +106,11 @@ class InMemoryImages(ImageDataset):
         images = cls(dataset, prepare=dataset.transform, **options)
         images.transform = _unchanged
         return images
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether an access only copies what is stored, for which a loader needs no processes."""
+        return self.transform is _unchanged
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +151,7 @@ def _decode_all(
     dataset: ImageDataset,
     prepare: Prepare | None,
     workers: int,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress,
     limit: int | None,
 ) -> _Decoded:
     limit = free_memory() // 2 if limit is None else limit
@@ -158,8 +167,7 @@ def _decode_all(
             pieces.append(piece.pixels.clone())  # a tensor from a worker keeps a file open
             size += len(piece.pixels)
             _check_fits(size, limit, len(dataset))
-            if progress is not None:
-                progress(len(shapes), len(dataset))
+            progress(len(shapes), len(dataset))
     pixels = torch.empty(size, dtype=torch.uint8)
     while pieces:  # from the last, so that no more than one piece is in memory twice
         last = pieces.pop()

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -20,6 +20,7 @@ from suprank.data.image_files import SEPARATOR, ImageFiles
 from suprank.data.images import image_extension
 from suprank.data.manifest import Manifest
 from suprank.files.atomic import explain_full_disk
+from suprank.system.progress import Progress, progress_function
 
 SHARD_SIZE = "500MB"
 IMAGE = "image"
@@ -35,7 +36,7 @@ def export_manifest(
     *,
     format: Literal["hf", "webdataset"] = "hf",
     shard_size: int | str = SHARD_SIZE,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Progress = True,
 ) -> list[Path]:
     """Write a folder with `data/<split>-00000-of-00003.parquet`, or `.tar`, and so on, and return these shards.
 
@@ -45,10 +46,12 @@ def export_manifest(
     .cls with the id of the finest class if there is one.
 
     `shard_size` is in bytes, or text such as "500MB". The folder is complete or absent: it is written under another name and
-    renamed. An existing folder is refused unless it is empty. `progress` is called with (images done, images in all).
+    renamed. An existing folder is refused unless it is empty. `progress` draws a
+    bar of the images, or is called with (done, total).
     """
     limit, files, done = parse_size(shard_size), ImageFiles(manifest.root), 0
     files.index(manifest.paths)
+    show = progress_function(progress, "exporting")
     writers: dict[str, type[_ParquetShard] | type[_TarShard]] = {"hf": _ParquetShard, "webdataset": _TarShard}
     if format not in writers:
         raise ValueError(f"format {format!r} must be one of {', '.join(writers)}.")
@@ -65,7 +68,7 @@ def export_manifest(
                         row = rows.popleft()
                         writer.write(row, files.read(manifest.paths[row].as_py()))
                         done += 1
-                        progress(done, len(manifest))
+                        show(done, len(manifest))
             for shard in shards:  # now that their number is known
                 shard.rename(shard.with_stem(f"{shard.stem}-of-{len(shards):05d}"))
     return sorted(Path(out, "data").iterdir())

@@ -177,8 +177,11 @@ class Manifest:
             with atomic_writer(path) as file:
                 pyarrow.csv.write_csv(text, file)
         else:
+            names = [name for name in self.table.column_names if name not in ("path", "id")]  # each has a value of its own
+            coded = [*names, *(f"{name}.list.element" for name in names)]
             with atomic_writer(path) as file:
-                pq.write_table(self.table.replace_schema_metadata({_META: meta}), file, compression="zstd")
+                table = self.table.replace_schema_metadata({_META: meta})
+                pq.write_table(table, file, compression="zstd", use_dictionary=coded)
 
     def __len__(self) -> int:
         return self.table.num_rows

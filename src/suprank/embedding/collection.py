@@ -24,6 +24,7 @@ from suprank.evaluation.provenance import RESULT
 from suprank.files.atomic import own_file
 from suprank.models.head import Head
 from suprank.models.inference import at_scales, embed
+from suprank.system.progress import stage_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from suprank.embedding.shards import RunTasks
     from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
+    from suprank.system.progress import StageProgress
 
 SHARD_ROWS = 2048  # written at once: the most that an interruption can cost
 SMALL_SHARD_ROWS, MANY_SHARDS = 256, 64  # of small collections shards are smaller, so that each of many machines gets some
@@ -68,7 +70,7 @@ def embed_collection(
     shard: tuple[int, int] | None = None,
     run_tasks: RunTasks | None = None,
     processes: Processes | None = None,
-    progress: Callable[[str, int, int], None] = lambda part, done, total: None,
+    progress: bool | StageProgress = True,
     note: Callable[[str], object] = _log.info,
 ) -> dict[str, Path]:
     """Embed a manifest into `out/<part>/embeddings.npy`, with its rows in `out/<part>/items.parquet`; the folders by part.
@@ -88,10 +90,11 @@ def embed_collection(
 
     If `loading` skips broken images, each gets a row of NaN, a warning in the log, and True in the column `broken` of
     `items.parquet`; `read_embedded` leaves it out. A model that gives NaN is refused, so that no intact image is taken for a
-    broken one. `progress(part, done, total)` counts the rows of this process, and `note` gets sentences on the shards.
+    broken one. `progress` draws a bar for each part, of the rows of this process, or is called with (part, done, total), and
+    `note` gets sentences on the shards.
     """
     check_shard(shard)
-    processes = processes or Processes()
+    processes, show = processes or Processes(), stage_progress(progress)
     settings = {
         "model": embedder.fingerprint(),
         "head": embedder.head.fingerprint() if isinstance(embedder.head, Head) else None,
@@ -138,7 +141,7 @@ def embed_collection(
             barrier=processes.barrier,
             shard=shard,
             run_tasks=run_tasks,
-            progress=functools.partial(progress, part),
+            progress=functools.partial(show, part),
             note=note,
         )
         if shard is None:

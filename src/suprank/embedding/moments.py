@@ -10,16 +10,16 @@ import numpy as np
 from suprank.embedding.processes import Processes
 from suprank.models.inference import embed
 from suprank.models.pca import Moments
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
     from suprank.data.manifest import Manifest
     from suprank.embedding.image_loading import ImageLoaderSettings
     from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
+    from suprank.system.progress import Progress
 
 
 def feature_moments(
@@ -30,7 +30,7 @@ def feature_moments(
     device: torch.device | str | None = None,
     precision: Precision | None = None,
     processes: Processes | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Progress = True,
 ) -> Moments:
     """The moments of the features before the projection, over all images of the manifest, for `pca_projection`.
 
@@ -39,10 +39,11 @@ def feature_moments(
     processes = processes or Processes()
     rows = np.arange(processes.rank, len(manifest), processes.world_size)
     moments = Moments.zeros(embedder.features_dim)
+    show = progress_function(progress, "embedding images")
     forward = loading.before(embedder.features)
     with closing(loading.batches(manifest, rows, pinned=str(device).startswith("cuda"))) as batches:
         for indices, features in embed(embedder, batches, device=device, precision=precision, forward=forward):
             moments.update(features)
-            progress(int(np.searchsorted(rows, indices[-1])) + 1, len(rows))
-    progress(len(rows), len(rows))  # broken images at the end were not counted
+            show(int(np.searchsorted(rows, indices[-1])) + 1, len(rows))
+    show(len(rows), len(rows))  # broken images at the end were not counted
     return Moments.merge(processes.all_gather(moments))

@@ -11,16 +11,16 @@ import numpy as np
 from suprank.evaluation.embedding_files import map_matrices
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.provenance import Provenance, check_comparable
+from suprank.system.progress import stage_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Protocol
 
     from numpy.typing import NDArray
 
     from suprank.evaluation.provenance import Record
-
-    Progress = Callable[[str, int, int], None]
+    from suprank.system.progress import StageProgress
 
     class StoredHead(Protocol):
         """What is needed of a `suprank.models.Head`."""
@@ -41,20 +41,20 @@ def apply_head(
     embeddings: Embeddings,
     head: StoredHead,
     made_by: Provenance | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
 ) -> Embeddings:
     """The embeddings after the head, `[n, out]`: in memory, or for embeddings in a file, in an unnamed temporary file.
 
     `made_by` says what made them, where that is known: embeddings that already went through a head are refused, and so are
     those of another width or another model; a warning says if the head was trained on images of another size.
-    `progress(what, done, total)` counts rows.
+    `progress` draws a bar of the rows, or is called with (what, done, total).
     """
     _check_fits(embeddings, head, made_by)
     check_model(head, made_by, embeddings.name)
     if made_by is not None:
         warn_of_other_images(head, made_by)
     name = f"{embeddings.name} after the head"
-    blocks = _blocks(embeddings, head, progress)
+    blocks = _blocks(embeddings, head, stage_progress(progress))
     if embeddings.on_disk:
         shape = len(embeddings), head.config.out_features
         return Embeddings.from_source(map_matrices(blocks, shape, np.dtype(np.float32), name), name)
@@ -108,7 +108,7 @@ def _check_fits(embeddings: Embeddings, head: StoredHead, made_by: Provenance | 
         )
 
 
-def _blocks(embeddings: Embeddings, head: StoredHead, progress: Progress) -> Iterator[NDArray[np.float32]]:
+def _blocks(embeddings: Embeddings, head: StoredHead, progress: StageProgress) -> Iterator[NDArray[np.float32]]:
     step = max(1, _BLOCK_BYTES // (4 * embeddings.dim))
     for start in range(0, len(embeddings), step):
         stop = min(start + step, len(embeddings))

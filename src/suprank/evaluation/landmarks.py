@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.evaluation.id_lists import read_id_lists
 from suprank.evaluation.metric_names import Metric
 from suprank.evaluation.report import Report
-from suprank.evaluation.runs import Run, id_rows, predictions, split_ids
+from suprank.evaluation.runs import Run
 from suprank.evaluation.units import classes_of_positives
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     Predictions = Run | Mapping[Any, Sequence[Any] | NDArray[Any] | Tensor]
 
 USAGES = ("Public", "Private")
+_SOLUTION = ("id", "images", "Usage")
 
 
 def landmark_map(predicted: Predictions, solution: Mapping[Any, Collection[Any]], k: int = 100) -> Report:
@@ -102,7 +104,7 @@ def landmark_map_from_files(
     Predictions for queries that the solution file lists under another usage, or as ignored, are left out; a query that it does
     not list at all is an error. `usage` is "Public", "Private" (the challenge's final score) or None for both together.
     """
-    listed = {query for _, query, _, _ in _solution_rows(Path(solution))}
+    listed = set(read_id_lists(Path(solution), *_SOLUTION)[0].column("id").to_pylist())
     relevant = read_solution(solution, usage)
     found = read_predictions(predicted)
     for query in found:
@@ -119,18 +121,22 @@ def read_solution(path: str | PathLike[str], usage: str | None = None) -> dict[s
     """
     if usage not in (None, *USAGES):
         raise ValueError(f"usage={usage!r} must be 'Public', 'Private' or None for both.")
-    solution: dict[str, list[str]] = {}
-    for where, query, images, marked in _solution_rows(Path(path)):
-        if marked == "Ignored" or images == "None" or usage not in (None, marked):
-            continue
-        relevant = split_ids(images, where)
-        if not relevant or len(set(relevant)) < len(relevant):
-            raise ValueError(
-                f"{where()}: query {query!r} has {len(relevant)} relevant images, {len(set(relevant))} of them distinct; "
-                f"AP divides by their number. Mark it 'None' and 'Ignored', or drop the repetitions."
-            )
-        solution[query] = relevant
-    return solution
+    table, images = read_id_lists(Path(path), *_SOLUTION)
+    queries, usages = table.column("id").to_pylist(), table.column("Usage").to_pylist()
+    known = (*USAGES, "Ignored")
+    table.refuse(
+        np.array([marked not in known for marked in usages]),
+        lambda row: f"query {queries[row]!r} has Usage {usages[row]!r}, which must be one of {', '.join(known)}.",
+    )
+    wanted = [marked in ((usage,) if usage else USAGES) and one != ["None"] for marked, one in zip(usages, images, strict=True)]
+    table.refuse(
+        np.array([take and not len(set(one)) == len(one) > 0 for take, one in zip(wanted, images, strict=True)]),
+        lambda row: (
+            f"query {queries[row]!r} has {len(images[row])} relevant images, {len(set(images[row]))} of them distinct; "
+            f"AP divides by their number. Mark it 'None' and 'Ignored', or drop the repetitions."
+        ),
+    )
+    return {query: one for query, one, take in zip(queries, images, wanted, strict=True) if take}
 
 
 def read_predictions(path: str | PathLike[str]) -> dict[str, list[str]]:
@@ -139,7 +145,8 @@ def read_predictions(path: str | PathLike[str]) -> dict[str, list[str]]:
     One trailing blank is allowed, and a query with an empty second field has no prediction: it is left out. A query twice is an
     error. An image twice is not: `landmark_map` scores it as 0 (`Run.load` refuses it).
     """
-    return {query: images for query, images in predictions(Path(path)) if images}
+    table, images = read_id_lists(Path(path), "id", "images")
+    return {query: one for query, one in zip(table.column("id").to_pylist(), images, strict=True) if one}
 
 
 def check_relevant(query: Id, items: Collection[Id]) -> frozenset[Id]:
@@ -171,16 +178,3 @@ def _ranked_lists(predicted: Predictions) -> Iterator[tuple[Id, Sequence[Id]]]:
     else:
         for query, ids in predicted.items():
             yield query, ids.tolist() if hasattr(ids, "tolist") else ids  # elements of a tensor are equal to no id
-
-
-def _solution_rows(path: Path) -> Iterator[tuple[Any, str, str, str]]:
-    """(where it is, query, images as text, usage) of every row, checked."""
-    seen: set[str] = set()
-    for where, (query, images, marked) in id_rows(path, ["id", "images", "Usage"]):
-        if marked not in (*USAGES, "Ignored"):
-            known = ", ".join((*USAGES, "Ignored"))
-            raise ValueError(f"{where()}: query {query!r} has Usage {marked!r}, which must be one of {known}.")
-        if query in seen:
-            raise ValueError(f"{where()}: query {query!r} is repeated; a solution file has one row for each.")
-        seen.add(query)
-        yield where, query, images, marked

@@ -17,26 +17,24 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import InitVar, dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import numpy as np
 import torch
 
+from suprank.evaluation.id_lists import read_id_lists
 from suprank.evaluation.metric_names import Metric, parse_metric
-from suprank.evaluation.metrics import MetricSettings, QuerySums, metric_values
+from suprank.evaluation.metrics import MetricSettings, QuerySums, mean_over_queries, metric_values
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import LABELS
-from suprank.evaluation.statistics import mean_over_queries
 from suprank.files.atomic import atomic_writer
 from suprank.files.binary import open_parquet, read_columns
-from suprank.files.label_digest import label_digests
-from suprank.files.reading import reading
-from suprank.files.tables import read_table
+from suprank.files.labels import label_digests
+from suprank.files.reading import reading, shorten
 from suprank.ranking import common_level
 from suprank.ranking.exact import Places, plain
 from suprank.system.extras import explain_missing_extra
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = Any  # of pyarrow, which has no types
+    Where = Callable[[int], str]  # where a row is, for an error
 
 RUN_METRICS = ("NDCG@10", "NDCG-linear@10", "AP", "MRR", "MRR@10", "P@10", "R@10", "recall-all@10", "recall-all@100")
 """What `evaluate_run` computes unless metrics are named."""
@@ -70,62 +69,53 @@ _LONGEST = 1 << 20  # characters of a line
 _MOST_EXPANSION = 50
 
 
-class _Triples:
-    """(query, item, number), in three columns; ids are text. Queries are in the order in which they first come."""
+class _Lists:
+    """(query, item, number) in three columns, by query in the order in which queries first come; ids are text."""
 
     query: Array
     item: Array
     source: str
+    number: ClassVar[str]  # name of the third column
+    kind: ClassVar[type]  # of its values
+    line: ClassVar[tuple[str, ...]]  # fields of a line of TREC
+    expected: ClassVar[str]
 
-    def _set_columns(self, name: str, values: NDArray[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
-        """Set the columns, `name` being that of the numbers, and return the codes of the queries."""
+    def _set(self, where: Where | None, numbers: NDArray[Any], *keys: NDArray[Any]) -> tuple[NDArray[np.int64], Where]:
+        """Check the columns and sort them by query, then by `keys`; return the order, and where each row was."""
+        where = where or (lambda row: self.source)
         query, item = _texts(self.query, "query").dictionary_encode(), _texts(self.item, "item")
-        if not len(query) == len(item) == len(values) or values.ndim != 1:
+        if not len(query) == len(item) == len(numbers) or numbers.ndim != 1:
             raise ValueError(
-                f"{self.source} has {len(query)} queries, {len(item)} items and {len(values)} numbers; give as many."
+                f"{self.source} has {len(query)} queries, {len(item)} items and {len(numbers)} numbers; give as many."
             )
-        for column, ids in (("query", query.dictionary), ("item", item)):
-            if (row := ids.index("").as_py()) >= 0:
-                row = query.indices.index(row).as_py() if column == "query" else row
+        unnamed = query.indices.index(query.dictionary.index("").as_py())
+        for column, row in (("query", unnamed.as_py()), ("item", item.index("").as_py())):
+            if row >= 0:
                 raise ValueError(f"{where(row)}: the id of the {column} is empty; give every {column} a name.")
-        for column, content in (("query", query), ("item", item), (name, values)):
-            object.__setattr__(self, column, content)
-        return self._codes()
-
-    def _sort(self, name: str, order: NDArray[np.int64], where: Callable[[int], str]) -> None:
-        """Put the columns in this order, by query; refuse an item that a query has twice."""
+        _refuse_repetitions(query, item, where)
+        order = _order(query.indices.to_numpy(), *keys)
         if (order[1:] < order[:-1]).any():
-            for column in ("query", "item", name):
-                taken = getattr(self, column)
-                object.__setattr__(self, column, taken[order] if column == name else taken.take(order))
-        pair = _hashes(self.item) + self._codes() * np.uint64(0x9E3779B97F4A7C15)
-        again = np.flatnonzero(np.isin(pair, _repeated(pair)))
-        seen: set[tuple[int, str]] = set()
-        for row in again[np.argsort(order[again])].tolist():
-            one = int(self._codes()[row]), self.item[row].as_py()
-            if one in seen:
-                raise ValueError(
-                    f"{where(int(order[row]))}: query {self.query[row].as_py()!r} has item {one[1]!r} twice, but a list holds "
-                    f"an item once; drop the repetition."
-                )
-            seen.add(one)
+            query, item, numbers = query.take(order), item.take(order), numbers[order]
+        for column, content in (("query", query), ("item", item), (self.number, numbers)):
+            object.__setattr__(self, column, content)
+        return order, where
 
+    @property
     def _codes(self) -> NDArray[np.int32]:
         """The number of each row's query."""
         codes: NDArray[np.int32] = self.query.indices.to_numpy()
         return codes
 
+    @property
     def _bounds(self) -> NDArray[np.int64]:
         """Where the list of each query begins, and where the last one ends."""
-        return np.searchsorted(self._codes(), np.arange(len(self) + 1))
-
-    def _lists(self, values: NDArray[Any]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-        bounds = self._bounds().tolist()
-        for query, start, end in zip(self.query.dictionary.to_pylist(), bounds[:-1], bounds[1:], strict=True):
-            yield query, list(zip(self.item[start:end].to_pylist(), values[start:end].tolist(), strict=True))
+        return np.searchsorted(self._codes, np.arange(len(self) + 1))
 
     def __iter__(self) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-        raise NotImplementedError
+        """Each query with its list: that of a run is sorted, best first; judgments are in the order given."""
+        numbers, bounds = getattr(self, self.number), self._bounds.tolist()
+        for query, start, end in zip(self.query.dictionary.to_pylist(), bounds[:-1], bounds[1:], strict=True):
+            yield query, list(zip(self.item[start:end].to_pylist(), numbers[start:end].tolist(), strict=True))
 
     def __len__(self) -> int:
         return len(self.query.dictionary)
@@ -139,9 +129,14 @@ class _Triples:
         """`{query: {item: number}}`, as ranx takes it."""
         return {query: dict(pairs) for query, pairs in self}
 
+    @classmethod
+    def from_dict(cls, lists: Mapping[Any, Mapping[Any, Any]]) -> Self:
+        """Build it from `{query: {item: number}}`, ranx's shape; equal scores in the order of the dictionary."""
+        return cls(*_columns(cls, ((query, pairs.items()) for query, pairs in lists.items()), cls.__name__.lower()))
+
 
 @dataclass(frozen=True, eq=False)
-class Run(_Triples):
+class Run(_Lists):
     """Ranked lists: `query`, `item` and `score`, a row for each item of a list.
 
     Each list is sorted by score, and equal scores keep the order they are given in. An item twice for a query and a score that
@@ -159,41 +154,29 @@ class Run(_Triples):
     item: Any
     score: Any
     source: str = "run"
-    rank: Any = field(default=None, repr=False)  # in the file; used for the order of equal scores
-    where: Callable[[int], str] | None = field(default=None, repr=False)
+    rank: InitVar[Any] = None  # in the file: the order of equal scores
+    where: InitVar[Where | None] = None
 
-    def __post_init__(self) -> None:
-        where = self.where or (lambda row: self.source)
-        query = self._set_columns("score", score := np.asarray(self.score, np.float64), where)
+    number, kind, line = "score", float, ("query", "Q0", "item", "rank", "score", "tag")
+    expected = "a TREC run; six fields are expected: query Q0 item rank score tag, with a whole rank and a number for a score"
+
+    def __post_init__(self, rank: Any, where: Where | None) -> None:
+        score = np.asarray(self.score, np.float64)
         for row in np.flatnonzero(~np.isfinite(score))[:1].tolist():
-            raise ValueError(f"{where(row)}: the score is {score[row]}, but scores must be finite.")
-        rank = np.arange(len(score)) if self.rank is None else np.asarray(self.rank)
-        later = (score[1:] < score[:-1]) | ((score[1:] == score[:-1]) & (rank[1:] >= rank[:-1]))
-        if ((query[1:] > query[:-1]) | ((query[1:] == query[:-1]) & later)).all():  # most files are sorted
-            order = np.arange(len(query))
-        else:
-            order = np.lexsort((rank, -score, query))
-        self._sort("score", order, where)
-        query, rank = query[order], rank[order]
+            raise ValueError(f"{where(row) if where else self.source}: the score is {score[row]}, but scores must be finite.")
+        if rank is None:
+            self._set(where, score, -score)
+            return
+        order, where = self._set(where, score, -score, rank := np.asarray(rank))
+        query, rank = self._codes, rank[order]
         falls = (query[1:] == query[:-1]) & (rank[1:] < rank[:-1])
-        if self.rank is not None and falls.any():
+        if falls.any():
             more = f" and in {falls.sum() - 1:,} more" if falls.sum() > 1 else ""
             warnings.warn(
                 f"{where(int(order[1:][falls][0]))}: the rank column contradicts the scores in this line{more}; lists were "
                 f"sorted by score.",
                 stacklevel=4,
             )
-        object.__setattr__(self, "rank", None)
-        object.__setattr__(self, "where", None)
-
-    @classmethod
-    def from_dict(cls, lists: Mapping[Any, Mapping[Any, float]]) -> Run:
-        """Build a run from `{query: {item: score}}`, ranx's shape; equal scores in the order of the dictionary."""
-        return cls(*_from_lists(((query, pairs.items()) for query, pairs in lists.items()), "run", float))
-
-    def __iter__(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-        """Each query with its list, best first."""
-        return self._lists(self.score)
 
     def save(self, path: str | PathLike[str], *, tag: str = "suprank") -> None:
         """Write the run in the format of the extension: `.trec`, `.run` or `.txt` (TREC), `.json` (ranx), `.csv` (GLDv2).
@@ -201,7 +184,7 @@ class Run(_Triples):
         An existing file is replaced. Scores are written in full; in a CSV they are lost. `tag` names the system.
         """
         _check_words([tag], "tag")
-        _write(path, {".trec": lambda: _trec_run(self, tag), ".json": lambda: _json(self), ".csv": lambda: _csv(self)})
+        _write(path, self, {".trec": lambda query, ranked: _trec_run(query, ranked, tag), ".csv": _csv})
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Run:
@@ -212,17 +195,15 @@ class Run(_Triples):
         """
         path = Path(path)
         with reading(path, "run"):
-            if _format(path) == ".csv":
-                lists = (
-                    (query, [(item, 1 / place) for place, item in enumerate(items, 1)]) for query, items in predictions(path)
-                )
-                return cls(*_from_lists(lists, str(path), float))
-            columns, where = _read(path, ("query", "", "item", "rank", "score", "tag"), "score", _RUN_LINE)
-            return cls(columns["query"], columns["item"], columns["score"], str(path), columns.get("rank"), where)
+            if _format(path) != ".csv":
+                return cls(**_read(cls, path))
+            table, images = read_id_lists(path, "id", "images")
+            scored = ([(item, 1 / place) for place, item in enumerate(items, 1)] for items in images)
+            return cls(*_columns(cls, zip(table.column("id").to_pylist(), scored, strict=True), str(path)))
 
 
 @dataclass(frozen=True, eq=False)
-class Qrels(_Triples):
+class Qrels(_Lists):
     """Relevance judgments: `query`, `item` and `grade`, an integer; higher is more relevant.
 
     Zero and negative grades (judged not relevant, junk) are kept as they are. An item is judged once for a query. `self_match`
@@ -237,25 +218,20 @@ class Qrels(_Triples):
     item: Any
     grade: Any
     source: str = "qrels"
-    where: Callable[[int], str] | None = field(default=None, repr=False)
     self_match: SelfMatch | None = None
     ks: tuple[int, ...] | None = None
+    where: InitVar[Where | None] = None
 
-    def __post_init__(self) -> None:
+    number, kind, line = "grade", int, ("query", "0", "item", "grade")
+    expected = "TREC qrels; four fields are expected: query 0 item relevance, with a whole relevance"
+
+    def __post_init__(self, where: Where | None) -> None:
         grade = np.asarray(self.grade)
         if grade.dtype.kind not in "iu" and len(grade):
             raise TypeError(f"grade has dtype {grade.dtype}, but must be integers.")
         if self.self_match not in (None, *get_args(SelfMatch)):
             raise ValueError(f"self_match={self.self_match!r} must be one of {', '.join(get_args(SelfMatch))}.")
-        where = self.where or (lambda row: self.source)
-        query = self._set_columns("grade", grade.astype(np.int64), where)
-        self._sort("grade", np.argsort(query, kind="stable"), where)
-        object.__setattr__(self, "where", None)
-
-    @classmethod
-    def from_dict(cls, judgments: Mapping[Any, Mapping[Any, int]]) -> Qrels:
-        """Build the judgments from `{query: {item: grade}}`, ranx's shape."""
-        return cls(*_from_lists(((query, pairs.items()) for query, pairs in judgments.items()), "qrels", int))
+        self._set(where, grade.astype(np.int64))
 
     @classmethod
     def from_labels(
@@ -291,21 +267,15 @@ class Qrels(_Triples):
         query, item, grade = (np.concatenate(column) for column in zip(*columns, strict=True))
         return cls(ids[0][query], ids[1][item], grade, **rules)
 
-    def __iter__(self) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-        """Each query with its judgments, in the order given."""
-        return self._lists(self.grade)
-
     def save(self, path: str | PathLike[str]) -> None:
         """Write TREC qrels (`.trec`, `.run`, `.txt`) or ranx's JSON (`.json`)."""
-        _write(path, {".trec": lambda: _trec_qrels(self), ".json": lambda: _json(self)})
+        _write(path, self, {".trec": _trec_qrels})
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Qrels:
         """Read TREC qrels, ranx's JSON or Parquet, by extension; a malformed line is an error that names it."""
-        path = Path(path)
         with reading(path, "file of judgments"):
-            columns, where = _read(path, ("query", "", "item", "grade"), "grade", _QRELS_LINE)
-            return cls(columns["query"], columns["item"], columns["grade"], str(path), where)
+            return cls(**_read(cls, Path(path)))
 
 
 _Kind = TypeVar("_Kind", Run, Qrels)
@@ -325,6 +295,9 @@ def _as(kind: type[_Kind], given: Any, name: str) -> _Kind:
     return kind.from_dict(given)
 
 
+# Columns
+
+
 def _texts(column: Any, name: str) -> Array:
     """The ids as an array of text."""
     with explain_missing_extra("suprank.evaluation.runs"):
@@ -338,6 +311,48 @@ def _texts(column: Any, name: str) -> Array:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
+def _columns(kind: type[_Lists], lists: Iterable[tuple[Any, Iterable[tuple[Any, Any]]]], source: str) -> tuple[Any, ...]:
+    """The columns of lists of (item, number), and their source."""
+    queries: list[str] = []
+    items: list[str] = []
+    numbers: list[Any] = []
+    seen: set[str] = set()
+    wanted, method = ("a number", "__float__") if kind.kind is float else ("an integer", "__index__")
+    for query, given in lists:
+        pairs, name = list(given), str(query)
+        if name in seen:
+            raise ValueError(f"{source}: query {name!r} is repeated, but a query has one list; merge them.")
+        seen.add(name)
+        for item, number in pairs:
+            if isinstance(number, str | bool) or not hasattr(number, method):
+                raise ValueError(f"{source}: query {query!r}, item {item!r}: {number!r} is not {wanted}.")
+        queries += [name] * len(pairs)
+        items += [str(item) for item, _ in pairs]
+        numbers += [number for _, number in pairs]
+    return queries, items, np.array(numbers, np.float64 if kind.kind is float else np.int64), source
+
+
+def _order(*keys: NDArray[Any]) -> NDArray[np.int64]:
+    """The order of the rows by these columns, the first before the others; equal rows stay as they are."""
+    rises = np.ones(max(len(keys[0]) - 1, 0), bool)
+    for key in reversed(keys):
+        rises = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & rises)
+    return np.arange(len(keys[0])) if rises.all() else np.lexsort(keys[::-1])  # most files are sorted
+
+
+def _refuse_repetitions(query: Array, item: Array, where: Where) -> None:
+    """Refuse an item that a query has twice."""
+    pair = _hashes(item) + query.indices.to_numpy() * np.uint64(0x9E3779B97F4A7C15)
+    seen: set[tuple[str, str]] = set()
+    for row in np.flatnonzero(np.isin(pair, _repeated(pair))).tolist():
+        one = query[row].as_py(), item[row].as_py()
+        if one in seen:
+            raise ValueError(
+                f"{where(row)}: query {one[0]!r} has item {one[1]!r} twice, but a list holds an item once; drop the repetition."
+            )
+        seen.add(one)
+
+
 def _hashes(texts: Array) -> NDArray[np.uint64]:
     """64 bits of each text, none of them empty: a table of millions of texts takes ten times as long.
 
@@ -345,9 +360,8 @@ def _hashes(texts: Array) -> NDArray[np.uint64]:
     """
     offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
     letters = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-    weights = np.random.default_rng(0).integers(2**64, size=int(np.diff(offsets).max(initial=0)), dtype=np.uint64) | np.uint64(
-        1
-    )
+    longest = int(np.diff(offsets).max(initial=0))
+    weights = np.random.default_rng(0).integers(2**64, size=longest, dtype=np.uint64) | np.uint64(1)
     found = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _ROWS_AT_ONCE):
         ends = offsets[start : start + _ROWS_AT_ONCE + 1]
@@ -365,81 +379,70 @@ def _repeated(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 # Reading
 
-_RUN_LINE = "a TREC run; six fields are expected: query Q0 item rank score tag, with a whole rank and a number for a score"
-_QRELS_LINE = "TREC qrels; four fields are expected: query 0 item relevance, with a whole relevance"
-_Columns = tuple[dict[str, Any], Callable[[int], str]]
-
 
 def _format(path: Path) -> str:
     """The extension that names the format: `.json` of `run.json.gz`. An extension that we do not know stands for TREC."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    suffix = next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), "")
+    suffix = next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix != ".gz"), "")
     return suffix if suffix in (".json", ".csv", ".parquet", ".parq", ".lz4") else _TREC[0]
 
 
-def _read(path: Path, fields: Sequence[str], value: str, line: str) -> _Columns:
-    """The columns of a file, by name, and a function that says where a row is."""
-    kind, packed = _format(path), path.suffix.lower() == ".gz"
-    if kind in (".csv", ".lz4") or (packed and kind in (".parquet", ".parq")):
-        known = ", ".join(
-            [*_TREC, ".json", ".parquet", ".parq", *([".csv"] if value == "score" else []), ".trec.gz", ".json.gz"]
-        )
+def _read(kind: type[_Lists], path: Path) -> dict[str, Any]:
+    """The columns of a file, and `where`, if rows have lines."""
+    suffix = _format(path)
+    if suffix == ".json":
+        return _read_json(kind, path)
+    if suffix == _TREC[0]:
+        columns = _read_trec(kind, path) or _read_lines(kind, path)
+        where = lambda row: f"{path}:{next(islice(_lines(path), row, None))[0]}"  # noqa: E731
+        return columns | {"source": str(path), "where": where}
+    if suffix in (".csv", ".lz4") or path.suffix.lower() == ".gz":
+        predictions = ", .csv" if kind is Run else ""
+        known = f"{', '.join(_TREC)}, .json, .parquet, .parq{predictions}, .trec.gz, .json.gz"
         raise ValueError(f"{path} is of a format that is not read here; use {known}.")
-    content = _unpacked(path) if packed else None
-    number = float if value == "score" else int
-    if kind == ".json":
-        triples = _read_json(path, path.read_bytes() if content is None else content, number)
-    elif kind in (".parquet", ".parq"):
-        triples = _read_parquet(path, number)
-    else:
-        return _read_trec(path, content, fields, line), lambda row: _line_of(path, content, row)
-    return dict(zip(("query", "item", value), triples, strict=False)), lambda row: str(path)
+    return _read_parquet(kind, path)
 
 
-def _unpacked(path: Path) -> bytes:
+def _open(path: Path) -> IO[bytes]:
+    """The file, unpacked if it is a .gz."""
+    if path.suffix.lower() != ".gz":
+        return path.open("rb")
     most = _MOST_EXPANSION * path.stat().st_size + _BLOCK
     with gzip.open(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"{path} expands to more than {_MOST_EXPANSION} times its size, as no run does; unpack it.")
-    return content
+    return io.BytesIO(content)
 
 
-def _read_trec(path: Path, content: bytes | None, fields: Sequence[str], expected: str) -> dict[str, Any]:
-    """By pyarrow, if every line is plain: one blank or one tab between fields, and no comments; or else line by line."""
+def _read_trec(kind: type[_Lists], path: Path) -> dict[str, Any] | None:
+    """The columns by pyarrow, if every line is plain: one blank or one tab between fields, and no comments."""
     with explain_missing_extra("suprank.evaluation.runs"):
         import pyarrow as pa
         from pyarrow import csv
 
-    names = [str(number) for number in range(len(fields))]
-    used = {name: number for number, name in enumerate(fields) if name not in ("", "tag")}
-    kinds = {"score": pa.float64(), "rank": pa.int64(), "grade": pa.int64()}
-    kinds |= {"query": pa.dictionary(pa.int32(), pa.large_string()), "item": pa.large_string()}
-    source = pa.OSFile(str(path)) if content is None else pa.BufferReader(content)
-    begin = source.read(1000)
-    source.seek(0)
-    try:
-        table = csv.read_csv(
-            source,
-            read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),
-            parse_options=csv.ParseOptions(delimiter="\t" if b"\t" in begin else " ", quote_char=False),
-            convert_options=csv.ConvertOptions(
-                column_types={names[number]: kinds[name] for name, number in used.items()},
-                include_columns=[names[number] for number in used.values()],
-                null_values=[],
-            ),
-        ).unify_dictionaries()
-    except pa.ArrowInvalid:
-        return _read_lines(path, content, fields, used, expected)
-    columns = {name: table[names[number]].combine_chunks() for name, number in used.items()}
-    odd = any(len(query.split()) != 1 or query.startswith("#") for query in columns["query"].dictionary.to_pylist())
-    return _read_lines(path, content, fields, used, expected) if odd else columns
+    types = {"query": pa.dictionary(pa.int32(), pa.large_string()), "item": pa.large_string()}
+    types |= {"rank": pa.int64(), "score": pa.float64(), "grade": pa.int64()}
+    used = [field for field in kind.line if field in types]
+    with _open(path) as source:
+        begin = source.read(1000)
+        source.seek(0)
+        try:
+            table = csv.read_csv(
+                source,
+                read_options=csv.ReadOptions(column_names=kind.line, block_size=_BLOCK),
+                parse_options=csv.ParseOptions(delimiter="\t" if b"\t" in begin else " ", quote_char=False),
+                convert_options=csv.ConvertOptions(column_types=types, include_columns=used, null_values=[]),
+            ).unify_dictionaries()
+        except pa.ArrowInvalid:
+            return None
+    columns = {name: table[name].combine_chunks() for name in used}
+    queries = columns["query"].dictionary.to_pylist()
+    return None if any(len(query.split()) != 1 or query.startswith("#") for query in queries) else columns
 
 
-def _lines(path: Path, content: bytes | None) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines with their numbers, without blank lines and those that begin with #."""
-    with path.open("rb") if content is None else io.BytesIO(content) as binary:
-        text = io.TextIOWrapper(binary, encoding="utf-8-sig")
+    with io.TextIOWrapper(_open(path), encoding="utf-8-sig") as text:
         for number, line in enumerate(iter(lambda: text.readline(_LONGEST), ""), 1):
             if len(line) == _LONGEST:
                 raise ValueError(f"{path}:{number}: the line is too long: {shorten(line)}.")
@@ -447,27 +450,25 @@ def _lines(path: Path, content: bytes | None) -> Iterator[tuple[int, str]]:
                 yield number, line
 
 
-def _line_of(path: Path, content: bytes | None, row: int) -> str:
-    return f"{path}:{next(islice(_lines(path, content), row, None))[0]}"
-
-
-def _read_lines(
-    path: Path, content: bytes | None, fields: Sequence[str], used: dict[str, int], expected: str
-) -> dict[str, Any]:
-    columns: dict[str, list[Any]] = {name: [] for name in used}
-    numbers: dict[str, Callable[[str], Any]] = {"rank": np.int64, "grade": np.int64, "score": float}
-    for number, line in _lines(path, content):
-        cells = line.split(None, len(fields) - 1)  # the tag of a run may have blanks
+def _read_lines(kind: type[_Lists], path: Path) -> dict[str, Any]:
+    """The columns, one line after the other; a malformed line is refused."""
+    types = {"query": str, "item": str, "rank": np.int64, "score": float, "grade": np.int64}
+    used = [(place, field, types[field]) for place, field in enumerate(kind.line) if field in types]
+    columns: dict[str, list[Any]] = {field: [] for _, field, _ in used}
+    for number, line in _lines(path):
+        cells = line.split(None, len(kind.line) - 1)  # the tag of a run may have blanks
         try:
-            row = {name: numbers.get(name, str)(cells[place]) for name, place in used.items()}
-            if len(cells) < len(fields):
+            row = [(field, convert(cells[place])) for place, field, convert in used]
+            if len(cells) < len(kind.line):
                 raise ValueError
         except (ValueError, IndexError, OverflowError):
-            other = {(4, 6): " This looks like a run", (6, 4): " This looks like qrels"}.get((len(fields), len(line.split())))
+            other = {(4, 6): " This looks like a run", (6, 4): " This looks like qrels"}.get(
+                (len(kind.line), len(line.split()))
+            )
             swapped = "" if other is None else f"{other}: were run and qrels swapped?"
-            raise ValueError(f"{path}:{number}: {shorten(line)} is not a line of {expected}.{swapped}") from None
-        for name, cell in row.items():
-            columns[name].append(cell)
+            raise ValueError(f"{path}:{number}: {shorten(line)} is not a line of {kind.expected}.{swapped}") from None
+        for field, cell in row:
+            columns[field].append(cell)
     return columns
 
 
@@ -475,9 +476,11 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object with all its keys: a dict would keep the last of repeated keys and hide the others."""
 
 
-def _read_json(path: Path, content: bytes, number: type) -> tuple[Any, ...]:
+def _read_json(kind: type[_Lists], path: Path) -> dict[str, Any]:
+    with _open(path) as file:
+        content = file.read().decode("utf-8-sig")
     try:
-        lists = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_Pairs)
+        lists = json.loads(content, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
     for _, pairs in lists if isinstance(lists, _Pairs) else [("", None)]:
@@ -485,10 +488,10 @@ def _read_json(path: Path, content: bytes, number: type) -> tuple[Any, ...]:
             raise ValueError(
                 f"{path}: {shorten(json.dumps(pairs))} is not a list of items; {{query: {{item: number}}}} is expected."
             )
-    return _from_lists(lists, str(path), number)
+    return dict(zip(("query", "item", kind.number, "source"), _columns(kind, lists, str(path)), strict=True))
 
 
-def _read_parquet(path: Path, number: type) -> tuple[Any, ...]:
+def _read_parquet(kind: type[_Lists], path: Path) -> dict[str, Any]:
     """The columns of ranx: q_id, doc_id, score."""
     import pyarrow as pa
 
@@ -497,91 +500,34 @@ def _read_parquet(path: Path, number: type) -> tuple[Any, ...]:
         if missing := [name for name in names if name not in file.schema_arrow.names]:
             raise ValueError(f"{path} has no column {missing[0]}; {', '.join(names)} are expected, as ranx writes them.")
         table = read_columns(file, names)
-    query, item, value = (table.column(name) for name in names)
-    if query.null_count or item.null_count or value.null_count:
+    if any(column.null_count for column in table.columns):
         raise ValueError(f"{path} has an empty cell in {', '.join(names)}; every row needs all three.")
-    if not (pa.types.is_integer(value.type) or (number is float and pa.types.is_floating(value.type))):
-        raise ValueError(f"{path}: score must be a column of {'numbers' if number is float else 'integers'}.")
-    return query, item, value.to_numpy()
-
-
-def _from_lists(lists: Iterable[tuple[Any, Iterable[tuple[Any, Any]]]], source: str, number: type) -> tuple[Any, ...]:
-    """The columns of lists of (item, number), and their source."""
-    queries: list[str] = []
-    items: list[str] = []
-    values: list[Any] = []
-    seen: set[str] = set()
-    for query, given in lists:
-        pairs, name = list(given), str(query)
-        if name in seen:
-            raise ValueError(f"{source}: query {name!r} is repeated, but a query has one list; merge them.")
-        seen.add(name)
-        for item, value in pairs:
-            if isinstance(value, str | bool) or not hasattr(value, "__float__" if number is float else "__index__"):
-                kind = "a number" if number is float else "an integer"
-                raise ValueError(f"{source}: query {query!r}, item {item!r}: {value!r} is not {kind}.")
-        queries += [name] * len(pairs)
-        items += [str(item) for item, _ in pairs]
-        values += [value for _, value in pairs]
-    return queries, items, np.array(values, np.float64 if number is float else np.int64), source
-
-
-def predictions(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each query of a prediction file with its images, best first. The header is `id,images`; images have one blank between.
-
-    One trailing blank is allowed, as Kaggle allowed it; an empty second field gives no images.
-    """
-    seen: set[str] = set()
-    for where, (query, images) in id_rows(path, ["id", "images"]):
-        if query in seen:
-            raise ValueError(f"{where()}: query {query!r} is repeated, but a query has one list; drop the others.")
-        seen.add(query)
-        yield query, split_ids(images.removesuffix(" "), where)
-
-
-def id_rows(path: Path, columns: list[str]) -> Iterator[tuple[Callable[[], str], list[str]]]:
-    """(where it is, cells) of each row of a CSV file whose header is exactly `columns`."""
-    with reading(path, "CSV file"), path.open(encoding="utf-8-sig") as file:
-        header = file.readline(1000)
-    if [name.strip().strip('"') for name in header.split(",")] != columns:
-        expected = ",".join(columns)
-        raise ValueError(
-            f"{path}:1: the header is {shorten(header)}, but {expected!r} is expected; a file without it is read wrong."
-        )
-    table = read_table(path)
-    cells = (table.column(name).to_pylist() for name in columns)
-    for row, found in enumerate(zip(*cells, strict=True)):
-        if not found[0]:
-            raise ValueError(f"{table.where(row)}: the id is empty; {','.join(columns)!r} is expected.")
-        yield partial(table.where, row), list(found)
-
-
-def split_ids(text: str, where: Callable[[], str]) -> list[str]:
-    """Ids with one blank between them. A second blank would make an empty id, which would take up a place in the list."""
-    ids = text.split(" ") if text else []
-    if "" in ids:
-        raise ValueError(f"{where()}: {shorten(text)} has a blank too many before an id; write one blank between ids.")
-    return ids
-
-
-def shorten(text: str) -> str:
-    """The text in quotes, cut to what an error message has room for."""
-    text = text.rstrip("\n")
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    query, item, number = (table.column(name) for name in names)
+    if not (pa.types.is_integer(number.type) or (kind.kind is float and pa.types.is_floating(number.type))):
+        raise ValueError(f"{path}: score must be a column of {'numbers' if kind.kind is float else 'integers'}.")
+    return {"query": query, "item": item, kind.number: number.to_numpy(), "source": str(path)}
 
 
 # Writing
 
 
-def _write(path: str | PathLike[str], formats: dict[str, Callable[[], Iterator[str]]]) -> None:
+def _write(path: str | PathLike[str], lists: _Lists, formats: dict[str, Callable[[str, list[Any]], str]]) -> None:
     """Write to a temporary file and rename it, so that an id that is refused half-way leaves no half-written file."""
     path = Path(path)
     suffix = path.suffix.lower()
-    if (kind := _TREC[0] if suffix in _TREC else suffix) not in formats:
-        known = ", ".join([*_TREC, *list(formats)[1:]])
+    if (kind := _TREC[0] if suffix in _TREC else suffix) not in (*formats, ".json"):
+        known = ", ".join([*_TREC, ".json", *list(formats)[1:]])
         raise ValueError(f"{path} has extension {suffix!r}, which names no format; use {known}.")
     with atomic_writer(path) as file:
-        file.writelines(piece.encode() for piece in formats[kind]())
+        if kind == ".json":
+            pieces = ",\n".join([f"{json.dumps(query)}: {json.dumps(dict(pairs))}" for query, pairs in lists])
+            file.write(f"{{{pieces}}}\n".encode())
+            return
+        file.write(b"id,images\n" if kind == ".csv" else b"")
+        for query, pairs in lists:
+            _check_words([query], "query")
+            _check_words([item for item, _ in pairs], "item")
+            file.write(formats[kind](query, pairs).encode())
 
 
 def _check_words(ids: Sequence[str], name: str) -> None:
@@ -593,39 +539,19 @@ def _check_words(ids: Sequence[str], name: str) -> None:
         )
 
 
-def _words(lists: Run | Qrels) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Each query with its list, if no id has blanks."""
-    for query, pairs in lists:
-        _check_words([query], "query")
-        _check_words([item for item, _ in pairs], "item")
-        yield query, pairs
+def _trec_run(query: str, ranked: list[tuple[str, float]], tag: str) -> str:
+    return "".join([f"{query} Q0 {item} {rank} {score!r} {tag}\n" for rank, (item, score) in enumerate(ranked, 1)])
 
 
-def _trec_run(run: Run, tag: str) -> Iterator[str]:
-    for query, ranked in _words(run):
-        yield "".join([f"{query} Q0 {item} {rank} {score!r} {tag}\n" for rank, (item, score) in enumerate(ranked, 1)])
+def _trec_qrels(query: str, judged: list[tuple[str, int]]) -> str:
+    return "".join([f"{query} 0 {item} {grade}\n" for item, grade in judged])
 
 
-def _trec_qrels(qrels: Qrels) -> Iterator[str]:
-    for query, judged in _words(qrels):
-        yield "".join([f"{query} 0 {item} {grade}\n" for item, grade in judged])
-
-
-def _json(lists: Run | Qrels) -> Iterator[str]:
-    separator = "{"
-    for query, pairs in lists:
-        yield f"{separator}{json.dumps(query)}: {json.dumps(dict(pairs))}"
-        separator = ",\n"
-    yield "{}\n" if separator == "{" else "}\n"
-
-
-def _csv(run: Run) -> Iterator[str]:
-    yield "id,images\n"
-    for query, ranked in _words(run):
-        line = f"{query},{' '.join([item for item, _ in ranked])}\n"
-        if line.count(",") > 1 or '"' in line:
-            raise ValueError(f"query {query!r} or one of its items has a comma or a quote in its id; write .trec or .json.")
-        yield line
+def _csv(query: str, ranked: list[tuple[str, float]]) -> str:
+    line = f"{query},{' '.join([item for item, _ in ranked])}\n"
+    if line.count(",") > 1 or '"' in line:
+        raise ValueError(f"query {query!r} or one of its items has a comma or a quote in its id; write .trec or .json.")
+    return line
 
 
 # Metrics
@@ -682,9 +608,9 @@ def evaluate_run(
     ranked = _as(Run, run, "run")
     level = np.where(judged.grade > 0, np.searchsorted(grades, judged.grade) + 1, 0)
     counts = np.zeros((len(judged), len(grades) + 1), np.int64)
-    np.add.at(counts, (judged._codes(), level), 1)
+    np.add.at(counts, (judged._codes, level), 1)
     sizes = counts[:, :0:-1].cumsum(1)[:, ::-1]  # how many items have level l or a higher one, column 0 being level 1
-    places, in_run = _positions(ranked, judged, level)
+    places, in_run = _places(ranked, judged, level)
     values = _values(chosen, places, sizes, MetricSettings((), 1.0, (), grades=tuple(grades.tolist()), flat_level=depth))
     without = sizes[:, depth - 1] == 0
     if no_positives == "zero":
@@ -762,62 +688,48 @@ def _check_grades(judged: Qrels, threshold: int, metrics: Sequence[Metric]) -> t
     return grades, depth
 
 
-def _positions(run: Run, judged: Qrels, level: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.bool_]]:
-    """Query, level and place of every relevant item that the run lists, by query and place; and which queries it has."""
+def _places(run: Run, judged: Qrels, level: NDArray[np.int64]) -> tuple[Array, NDArray[np.bool_]]:
+    """A table of query, level and place of the relevant items that the run lists, by query and place; the queries it has."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if not len(run):
         raise ValueError(f"{run.source} has no lines; give a run with at least one.")
-
-    def joined(ids: Array, known: Array) -> NDArray[np.int64]:
-        """The number of each id among those that are known, -1 for others."""
-        numbers: NDArray[np.int32] = pc.fill_null(pc.index_in(ids, value_set=known), -1).to_numpy()
-        return numbers.astype(np.int64)
-
-    queries = joined(run.query.dictionary, judged.query.dictionary)
-    if not (queries >= 0).any():
+    query = pc.index_in(run.query.dictionary, value_set=judged.query.dictionary)  # null if it is not judged
+    if query.null_count == len(query):
         raise ValueError(
             f"{run.source} and {judged.source} share no query: the run has {_some(run.query.dictionary)}, the judgments "
             f"{_some(judged.query.dictionary)}; check the ids."
         )
-    relevant = np.flatnonzero(level > 0)
-    ids = pc.unique(judged.item.take(relevant))
-    pairs = judged._codes()[relevant] * np.int64(len(ids) + 1) + joined(judged.item.take(relevant), ids)
-    relevant, pairs = relevant[np.argsort(pairs)], np.sort(pairs)
-    listed, item = run._codes(), joined(run.item, ids)
-    if (order := _trec_order(run)) is not None:
-        item = item[order]
-    rows = np.flatnonzero((item >= 0) & (queries[listed] >= 0))  # `listed` is the same in any order: ties are of one query
-    query, place = queries[listed[rows]], rows - run._bounds()[listed[rows]] + 1
-    wanted = query * (len(ids) + 1) + item[rows]
-    at = np.searchsorted(pairs, wanted)
-    hit = np.append(pairs, -1)[at] == wanted
-    query, place, found = query[hit], place[hit], level[relevant[at[hit]]]
-    if not len(query) and len(relevant):
+    relevant = pa.table({"query": judged.query.indices, "item": judged.item, "level": level}).filter(level > 0)
+    order = _trec_order(run)
+    listed = np.asarray(pc.is_in(run.item, value_set=pc.unique(relevant["item"])))
+    rows = np.flatnonzero(listed[order])
+    code = run._codes[rows]  # the same in either order: ties are of one query
+    place = rows - run._bounds[code] + 1
+    places = pa.table({"query": query.take(code), "item": run.item.take(order[rows]), "place": place})
+    found = relevant.join(places, ["query", "item"], join_type="inner", use_threads=False)
+    if not len(found) and len(relevant):
         warnings.warn(
-            f"no relevant item of {judged.source} is in the lists of {run.source}: the judgments have {_some(ids)}, the run "
-            f"{_some(run.item)}; check the ids.",
+            f"no relevant item of {judged.source} is in the lists of {run.source}: the judgments have "
+            f"{_some(pc.unique(relevant['item']))}, the run {_some(run.item)}; check the ids.",
             stacklevel=3,
         )
-    by_query = np.lexsort((place, query))
     in_run = np.zeros(len(judged), bool)
-    in_run[queries[queries >= 0]] = True
-    return [query[by_query], found[by_query], place[by_query]], in_run
+    in_run[query.drop_null().to_numpy()] = True
+    return found.sort_by([("query", "ascending"), ("place", "ascending")]), in_run
 
 
-def _trec_order(run: Run) -> NDArray[np.int64] | None:
-    """The rows with equal scores by item id, descending in the bytes of UTF-8; None if no scores are equal."""
+def _trec_order(run: Run) -> NDArray[np.int64]:
+    """The rows by query and score, and with equal scores by item id, descending in the bytes of UTF-8."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    query = run._codes()
-    equal = (query[1:] == query[:-1]) & (run.score[1:] == run.score[:-1])
+    equal = (run._codes[1:] == run._codes[:-1]) & (run.score[1:] == run.score[:-1])
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
-    if not len(tied):
-        return None
     group = np.append(0, (~equal).cumsum())[tied]
     table = pa.table({"group": group, "item": run.item.take(tied)})
-    order = np.arange(len(query))
+    order = np.arange(len(run.item))
     order[tied] = tied[pc.sort_indices(table, sort_keys=[("group", "ascending"), ("item", "descending")]).to_numpy()]
     return order
 
@@ -829,10 +741,10 @@ def _some(ids: Array) -> str:
 
 
 def _values(
-    metrics: Sequence[Metric], places: list[NDArray[np.int64]], sizes: NDArray[np.int64], settings: MetricSettings
+    metrics: Sequence[Metric], places: Array, sizes: NDArray[np.int64], settings: MetricSettings
 ) -> NDArray[np.float64]:
     """The value of every metric for every query, `[metrics, queries]`; NaN without relevant items."""
-    query, level, place = places
+    query, level, place = (places[name].to_numpy() for name in ("query", "level", "place"))
     level, place = np.append(level, 0).astype(np.int8), np.append(place, 1).astype(np.int32)  # the last is padding
     ks = sorted({metric.k for metric in metrics if metric.k is not None})
     values = np.empty((len(metrics), len(sizes)))

@@ -359,6 +359,7 @@ def _work(connection: Connection, function: Callable[..., Any], environment: Map
 
     gc.freeze()  # what the server has imported stays, so collecting garbage need not look at it, nor copy its pages
     report_to(connection)
+    multiprocessing.set_start_method(None, force=True)  # not ours, which it got: a task starts processes as any program does
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the caller, who decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -199,7 +199,7 @@ def collect(
         _write(folder, f"{name}-search.csv", search.csv())
         _write(folder, f"{name}-search.md", search.markdown())
         if plots:
-            plots.draw_search(search, _pictures(folder, f"{name}-search"))
+            plots.save_panels(plots.draw_search(search), _pictures(folder, f"{name}-search"))
     if not any(outcomes.values()):
         display.note(f"none of {len(outcomes)} runs is finished, so there is no table yet.")
         return ComparisonResult(outcomes, None, tuple(notes), search=search)
@@ -225,9 +225,9 @@ def collect(
         display.note("\n".join(["tuned:", *search.summary(), f"all trials: {Path(out) / name}-search.md, .csv and .png"]))
     if plots:
         draw = plots.draw_comparison if set(table.axes) <= {RECIPE, TUNED} else plots.draw_sweep
-        draw(table, _pictures(folder, name))
+        plots.save_panels(draw(table), _pictures(folder, name))
         if relative:
-            plots.draw_sweep(relative, _pictures(folder, f"{name}-relative"))
+            plots.save_panels(plots.draw_sweep(relative), _pictures(folder, f"{name}-relative"))
     return ComparisonResult(outcomes, table, tuple(notes), significance=significance, relative=relative, search=search)
 
 

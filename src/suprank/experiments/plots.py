@@ -64,8 +64,8 @@ COLOR, BEST_COLOR = COLORS[:2]
 Series = dict[str, list["Statistic | None"]]
 
 
-def draw_sweep(table: Table, files: Sequence[Path]) -> bool:
-    """Write the figure of a sweep to every file, in the format of its suffix; False if there is nothing to draw.
+def draw_sweep(table: Table) -> list[Axes]:
+    """Draw a sweep, and return its panels, one for each metric; none if there is nothing to draw.
 
     The horizontal axis is the first axis of numbers that has several values, else the first axis with several values; the
     combinations of the other axes are the lines. Numbers are joined by lines, other values are points side by side. A relative
@@ -74,7 +74,7 @@ def draw_sweep(table: Table, files: Sequence[Path]) -> bool:
     """
     place = _horizontal_axis(table)
     if place is None or not any(row.statistics[column] for row in table.rows for column in table.columns):
-        return False
+        return []
     across = table.axes[place]
     values = sort_values(row.setting[place][1] for row in table.rows)
     lines = len(_lines(table, place, values, table.columns[0]))
@@ -90,8 +90,8 @@ def draw_sweep(table: Table, files: Sequence[Path]) -> bool:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     if lines > 1:
         _draw_legend(figure)
-    _save(figure, table, files)
-    return True
+    _write_note(figure, table)
+    return panels
 
 
 def _panels(count: int, lines: int, *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
@@ -114,30 +114,30 @@ def _draw_legend(figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
 
 
-def draw_comparison(table: Table, files: Sequence[Path]) -> bool:
-    """Write the figure of a comparison to every file, in the format of its suffix; False if there is nothing to draw.
+def draw_comparison(table: Table) -> list[Axes]:
+    """Draw a comparison, and return its panels, one for each metric; none if there is nothing to draw.
 
     Recipes are rows, in the order of the table; points are means, whiskers one standard deviation to each side, and the best
     of each metric has its own color.
     """
     if not any(row.statistics[column] for row in table.rows for column in table.columns):
-        return False
+        return []
     count, names = len(table.columns), [row.label for row in table.rows]
     wide = min(count, 3 if len(names) <= FEW_RECIPES else 6)
     rows = math.ceil(count / wide)
     label = 0.085 * max(map(len, names))
     size = (0.3 + label + 2.1 * wide, 0.3 + rows * (0.75 + 0.24 * len(names)))
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.06))
-    panels = figure.subplots(rows, wide, squeeze=False, sharey=True)
-    for place, axes in enumerate(panels.flat):
+    panels = list(figure.subplots(rows, wide, squeeze=False, sharey=True).flat)
+    for place, axes in enumerate(panels):
         if place < count:
             _draw_panel(axes, table, table.columns[place])
         else:  # an empty panel of the last row
             axes.set_visible(False)
-    panels[0, 0].set_yticks(range(len(names)), names)
-    panels[0, 0].set_ylim(len(names) - 0.5, -0.5)
-    _save(figure, table, files)
-    return True
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(len(names) - 0.5, -0.5)
+    _write_note(figure, table)
+    return panels[:count]
 
 
 def _draw_panel(axes: Axes, table: Table, column: str) -> None:
@@ -154,15 +154,15 @@ def _draw_panel(axes: Axes, table: Table, column: str) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def draw_search(search: SearchResult, files: Sequence[Path]) -> bool:
-    """Write the figure of a search to every file, in the format of its suffix; False if there is nothing to draw.
+def draw_search(search: SearchResult) -> list[Axes]:
+    """Draw a search, and return its panels; none if there is nothing to draw.
 
     The first panel has the best value so far after each trial, for each recipe; the others the value of every trial over one
     of the settings, for those that most recipes have. Trials that failed are crosses at the bottom of the first panel.
     """
     trials = {label: own for label, own in search.trials.items() if own}
     if not trials:
-        return False
+        return []
     counts = Counter(key for label in trials for key in search.settings.spaces[label])
     keys = [key for key, _ in counts.most_common(SEARCH_PANELS - 1)]
     ranges = {key: [space[key] for space in search.settings.spaces.values() if key in space] for key in counts}
@@ -184,8 +184,7 @@ def draw_search(search: SearchResult, files: Sequence[Path]) -> bool:
             axes.set_ylabel(f"{search.settings.metric} of validation classes, %")
     _draw_legend(figure)
     figure.supxlabel("line: best so far; ring: the chosen setting; ×: a trial that failed", fontsize=8, color="#555555")
-    save_figure(figure, files)
-    return True
+    return panels
 
 
 def _scale_to_ranges(axes: Axes, ranges: Sequence[SearchRange]) -> None:
@@ -236,12 +235,19 @@ def _draw_trials(
             axes.plot([best.params[key]], [100 * best.value], **ring)
 
 
-def _save(figure: Figure, table: Table, files: Sequence[Path]) -> None:
-    """Write the figure with a note on what its points are."""
-    note = _note(table)
-    if note:
+def _write_note(figure: Figure, table: Table) -> None:
+    """Say below the figure what its points are."""
+    if note := _note(table):
         figure.supxlabel(note, fontsize=8, color="#555555")
-    save_figure(figure, files)
+
+
+def save_panels(panels: Sequence[Axes], files: Sequence[Path]) -> bool:
+    """Write the figure of these panels to every file; False, and no file, if there are none."""
+    for axes in panels[:1]:
+        figure = axes.get_figure()
+        assert isinstance(figure, Figure)
+        save_figure(figure, files)
+    return bool(panels)
 
 
 def save_figure(figure: Figure, files: Sequence[Path], alt: str = "") -> None:

@@ -27,9 +27,6 @@ NEAR, FAR = Shade("#a87b00", "#ffd24d"), Shade("#d4500c", "#ff9052")  # shares a
 OTHER = Shade("#c62828", "#ef5350")  # shares nothing
 UNKNOWN = Shade("#6b7580", "#98a2ad")  # the query or the item has no label
 
-RUNS = (Shade("#1f6fb2", "#6cb2ee"), Shade("#b0407a", "#ee8fc0"))
-"""The run shown, and the run it is compared with."""
-
 CLASSES = (
     *(Shade("#1f77b4", "#6cb2ee"), Shade("#c85a00", "#ffa45c"), Shade("#2a8a2a", "#72cf72"), Shade("#c62828", "#f47c7c")),
     *(Shade("#7e57c2", "#b79cec"), Shade("#8c564b", "#cf9a8d"), Shade("#c2419b", "#f09ad6"), Shade("#5f6b76", "#aab4bd")),
@@ -72,23 +69,6 @@ def level_style(levels: int) -> str:
     light, dark = ("".join(f"--level-{level}:{shade[theme]};" for level, shade in shades.items()) for theme in range(len(PAGE)))
     classes = "".join(f".level-{level}{{--level:var(--level-{level})}}" for level in shades)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{classes}\n"
-
-
-def contrast(one: str, other: str) -> float:
-    """Contrast ratio of two colors, 1 to 21, as WCAG 2 defines it.
-
-    Example:
-        >>> contrast("#000000", "#ffffff"), contrast("#777777", "#777777")
-        (21.0, 1.0)
-    """
-    darker, lighter = sorted((_luminance(one), _luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(color: str) -> float:
-    parts = [value / 255 for value in _channels(color)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _channels(color: str) -> tuple[int, int, int]:

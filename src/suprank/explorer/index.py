@@ -32,6 +32,7 @@ from suprank.explorer.faiss_search import (
 )
 from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.system.platforms import default_cache
+from suprank.system.progress import progress_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.evaluation.embeddings import EmbeddingSource
-
-    Progress = Callable[[int, int], None]
+    from suprank.system.progress import Progress
 
 RESCORED = 256
 """Number of an approximate index's hits whose cosines are computed from the embeddings, each read from its place in the file.
@@ -74,7 +74,7 @@ class Index:
 
     @classmethod
     def build(
-        cls, vectors: EmbeddingSource, kind: str = "auto", recall: float = 0.95, progress: Progress = lambda done, total: None
+        cls, vectors: EmbeddingSource, kind: str = "auto", recall: float = 0.95, progress: bool | Progress = True
     ) -> Self:
         """Index the rows in memory, two bytes per number, four for `exact`; `kind` is auto, exact, ivf or hnsw.
 
@@ -82,7 +82,7 @@ class Index:
         """
         vectors = Embeddings.from_source(vectors)
         kind = _checked_kind(kind, recall, vectors)
-        index = build_faiss(kind, vectors, progress)
+        index = build_faiss(kind, vectors, progress_function(progress, "indexing"))
         return cls._tuned(index, kind, vectors, {}, recall)
 
     @classmethod
@@ -92,7 +92,7 @@ class Index:
         folder: str | PathLike[str],
         kind: str = "auto",
         recall: float = 0.95,
-        progress: Progress = lambda done, total: None,
+        progress: bool | Progress = True,
         warn: Callable[[str], object] = warnings.warn,
     ) -> Self:
         """As `build`, but the index is kept in a folder, and opened from there as long as the vectors are the same.
@@ -110,7 +110,7 @@ class Index:
             if (index := store.open(vectors)) is not None:
                 break
         else:
-            index, store = build_faiss(kind, vectors, progress), stores[0]
+            index, store = build_faiss(kind, vectors, progress_function(progress, "indexing")), stores[0]
             made_of, problems = identity(vectors), []
             for store in stores:
                 try:

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from suprank.system.extras import explain_missing_extra
+from suprank.system.progress import progress_function
 
 with explain_missing_extra(__name__):
     from pymilvus import DataType, MilvusClient, MilvusException
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from suprank.data.manifest import Manifest
     from suprank.evaluation.embeddings import EmbeddingSource
+    from suprank.system.progress import Progress
 
 _SECONDS, _LONG = 10.0, 900.0  # to wait for an answer; and until a collection is loaded or indexed
 _NUMBERS = 2**18  # sent at once, items × dim: about 3 MiB as text; servers refuse requests above 32 or 64 MiB
@@ -79,7 +81,7 @@ class MilvusIndex:
         self,
         vectors: EmbeddingSource,
         manifest: Manifest | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: bool | Progress = True,
     ) -> None:
         """Make the collection one of these vectors `[items, dim]`, with paths, splits and labels of their manifest.
 
@@ -95,11 +97,12 @@ class MilvusIndex:
         else:
             self._call("load_collection", seconds=_LONG)
         done, step = len(self), max(1, _NUMBERS // self._dim)
-        progress(done, items)
+        show = progress_function(progress, "uploading")
+        show(done, items)
         for start in range(done, items, step):
             rows = slice(start, min(start + step, items))
             self._call("insert", _rows(unit_rows(embeddings[rows], "the embeddings", start), manifest, rows))
-            progress(rows.stop, items)
+            show(rows.stop, items)
         if items - done >= _BRUTE_FORCE:
             self._call("flush", seconds=_LONG)
             until = time.monotonic() + _LONG

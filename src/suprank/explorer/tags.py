@@ -1,12 +1,5 @@
 """Tags: words that people give to images, kept in a CSV file beside a run, and exported as a column of the manifest.
 
-    check_tag(text)                   the tag as it is stored; ValueError if it cannot be one
-    with_tags(manifest, "tags.csv")   the manifest with a column `tags`, such as "blurry;wrong label"
-    TagFile(file)                     reads and changes the file
-    tags.of(manifest, row)            the tags of an image
-    tags.row_tags(manifest)           the tags of all images of a manifest, as numbers of sets
-    tags.change(manifest, rows, add="blurry")
-
 An image is recognized by its id, or if its manifest has no ids by its path and box. So tags stay when it is embedded again.
 """
 
@@ -14,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import unicodedata
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,10 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from suprank.data.manifest import box_text, path_key
-from suprank.explorer.shared_table import NotSavedError, SharedTable
+from suprank.files.atomic import DiskFullError, own_file, write_atomically
+from suprank.files.locking import lock_folder
+from suprank.files.spreadsheets import csv_bytes, original_text
+from suprank.files.tables import MalformedError, parse_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
@@ -42,8 +39,15 @@ MAX_LENGTH = 60
 """The longest tag, in characters."""
 
 COLUMNS = ("id", "path", "box", TAGS)
+WAIT_SECONDS = 10.0
+"""How long a change waits for another process that is changing the file."""
+
 _FIRST = "=+-@'＝＋－＠"  # a spreadsheet would run the cell as a formula
 _BREAKS = ("Cc", "Cs", "Zl", "Zp")
+
+
+class NotSavedError(OSError):
+    """A change was not saved. The message says why, and what to do."""
 
 
 def check_tag(text: str) -> str:
@@ -86,14 +90,6 @@ def with_tags(manifest: Manifest, file: str | PathLike[str]) -> Manifest:
     return TagFile(Path(file)).add_column(manifest)
 
 
-class ImageIdentity(NamedTuple):
-    """The id of an image (empty if its manifest has none), its path, and its box as text. Tags are stored under these."""
-
-    id: str
-    path: str
-    box: str
-
-
 @dataclass(frozen=True, eq=False)
 class RowTags:
     """The tags of each row: `sets[codes[row]]`. The first set is empty, and few different sets occur among many rows."""
@@ -123,44 +119,45 @@ class RowTags:
 class TagFile:
     """The tags in a file, which other processes may change too; without a file there are none, and none can be given.
 
-    If the file does not exist yet, the tags are those in the column `tags` of the `initial` manifests; the first change then
-    writes them all. Safe to call from several threads.
+    A change appends a row for each image, with all tags that it has from then on: the last row of an image counts. If the file
+    does not exist yet, the tags are those in the column `tags` of the `initial` manifests, and the first change writes these
+    too. Safe to call from several threads.
     """
 
     def __init__(self, file: Path | None, *, initial: Sequence[Manifest] = ()) -> None:
         self.file = file
-        self._table = None if file is None else SharedTable(file, COLUMNS)
         self._initial = [row for manifest in initial for row in _rows_of_column(manifest)]
         self._read: tuple[object, _Tagged] | None = None
-        self._row_tags: WeakKeyDictionary[Manifest, tuple[_Tagged, RowTags, Any]] = WeakKeyDictionary()
+        self._row_tags: WeakKeyDictionary[Manifest, tuple[_Tagged, RowTags]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     @property
     def version(self) -> object:
-        """A value that differs after every change."""
-        return None if self._table is None else self._table.version
+        """A value that differs after every change, by whichever process; None if there is no file."""
+        with suppress(OSError):
+            if self.file is not None:
+                found = self.file.stat()
+                return found.st_ino, found.st_mtime_ns, found.st_size
+        return None
 
     def of(self, manifest: Manifest, row: int) -> tuple[str, ...]:
         """The tags of an image, in alphabetical order."""
-        (image,) = identities(manifest, [row])
-        tagged = self._tagged()
-        at = tagged.find(image)
-        return () if at is None else tagged.sets[tagged.codes[at]]
+        found = self.row_tags(manifest)
+        return found.sets[found.codes[row]]
 
     def row_tags(self, manifest: Manifest) -> RowTags:
-        """The tags of every row of a manifest."""
-        tagged, table = self._tagged(), manifest.table
-        found = self._row_tags.get(manifest)
-        if found is not None and found[0] is tagged:
-            return found[1]
-        has_ids = "id" in table.column_names
-        # Keys of before, if there are any: those of a million boxes take seconds.
-        keys = found[2] if found is not None else table["id"] if has_ids else pa.array(manifest.keys, pa.string())
-        known = [image.id or None if has_ids else path_key(image.path, image.box) for image in tagged.images]
-        at = np.asarray(pc.fill_null(pc.index_in(keys, value_set=pa.array(known, pa.string()), skip_nulls=True), -1), np.int64)
-        row_tags = RowTags(np.append(np.asarray(tagged.codes, np.int64), 0)[at], tuple(tagged.sets))
-        self._row_tags[manifest] = (tagged, row_tags, keys)
-        return row_tags
+        """The tags of every row of a manifest; a `MalformedError` says what is wrong with a damaged file."""
+        tagged = self._tagged()
+        known = self._row_tags.get(manifest)
+        if known is not None and known[0] is tagged:
+            return known[1]
+        if "id" in manifest.table.column_names:
+            at = pc.index_in(manifest.table["id"], value_set=tagged.ids, skip_nulls=True)
+        else:
+            at = pc.index_in(pa.array(manifest.keys, pa.string()), value_set=tagged.keys)
+        found = RowTags(np.append(tagged.codes, 0)[np.asarray(pc.fill_null(at, -1), np.int64)], tagged.sets)
+        self._row_tags[manifest] = (tagged, found)
+        return found
 
     def add_column(self, manifest: Manifest) -> Manifest:
         """The manifest with the column `tags`."""
@@ -172,100 +169,107 @@ class TagFile:
         self, manifest: Manifest, rows: Sequence[int] | NDArray[np.int64], *, add: str | None = None, remove: str | None = None
     ) -> None:
         """Give a tag to images, or take one from them, and save. ValueError for a bad tag, NotSavedError if it fails."""
-        if self._table is None:
-            raise NotSavedError("there is no file to keep tags in; start `suprank explore DATA --tags FILE`.")
         added = None if add is None else check_tag(add)
-        table, images = self._table, identities(manifest, rows)
-        tagged = _Tagged(())
+        chosen = np.asarray(rows, np.int64)
+        with self._saving() as file:
+            before = self.row_tags(manifest)
+            codes = before.codes[chosen]
+            sets = {code: {*before.sets[code], added} - {None, remove} for code in np.unique(codes).tolist()}
+            changes = np.isin(codes, [code for code, tags in sets.items() if tags != {*before.sets[code]}])
+            images = identities(manifest, chosen[changes])
+            new = [(*image, _joined(sets[code])) for image, code in zip(images, codes[changes].tolist(), strict=True)]
+            if new and self.version is None:
+                write_atomically(file, csv_bytes(COLUMNS, [*self._initial, *new]))
+            elif new:
+                # A file that people edited may have other columns, and no line break at its end.
+                header = self._tagged().header
+                places = [COLUMNS.index(name) if name in COLUMNS else None for name in header]
+                cells = [["" if place is None else row[place] for place in places] for row in new]
+                content = file.read_bytes()
+                content += b"" if content.endswith(b"\n") else b"\n"
+                write_atomically(file, content + csv_bytes(cells[0], cells[1:]))
 
-        def changed(records: list[list[str]]) -> list[list[str]]:
-            nonlocal tagged
-            tagged = _Tagged(self._initial if table.version is None else records)
-            tagged.change(images, added, remove)
-            return tagged.records()
-
-        version = table.update(changed)
-        with self._lock:
-            self._read = (version, tagged)
+    @contextmanager
+    def _saving(self) -> Iterator[Path]:
+        """Hold the lock of the file, which a change needs; an error says why nothing is saved, and what to do."""
+        if (file := self.file) is None:
+            raise NotSavedError("there is no file to keep tags in; start `suprank explore DATA --tags FILE`.")
+        lock = f".{file.name}.lock"
+        try:
+            with lock_folder(file.parent, "changing tags in", "try again in a moment", name=lock, seconds=WAIT_SECONDS):
+                yield file
+        except (BlockingIOError, DiskFullError) as error:
+            raise NotSavedError(str(error)) from error
+        except OSError as error:
+            raise NotSavedError(
+                f"{file} cannot be written ({error.strerror or error}); start `suprank explore DATA --tags FILE`, in a folder "
+                f"that you may write to."
+            ) from error
 
     def _tagged(self) -> _Tagged:
         with self._lock:
             version = self.version
             if self._read is None or self._read[0] != version:
-                rows = self._initial if version is None or self._table is None else self._table.rows()
-                self._read = (version, _Tagged(rows))
+                header, rows = (COLUMNS, self._initial) if version is None or self.file is None else _read_rows(self.file)
+                self._read = (version, _Tagged.from_rows(header, rows))
             return self._read[1]
 
 
-class _Tagged:
-    """The rows of a file of tags, found by id or by path and box. The first of two rows for one image counts."""
-
-    def __init__(self, rows: Iterable[Sequence[str]]) -> None:
-        self.images: list[ImageIdentity] = []
-        self.codes: list[int] = []
-        self.sets: list[tuple[str, ...]] = [()]
-        self._codes_of_sets: dict[tuple[str, ...], int] = {(): 0}
-        self._codes_of_texts: dict[str, int] = {}
-        self._by_id: dict[str, int] = {}
-        self._by_path: dict[tuple[str, str], int] = {}
-        for image_id, path, box, text in rows:
-            if text not in self._codes_of_texts:
-                self._codes_of_texts[text] = self._code(tag.strip() for tag in text.split(SEPARATOR))
-            self._add(ImageIdentity(image_id, path, box), self._codes_of_texts[text])
-
-    def find(self, image: ImageIdentity) -> int | None:
-        """The position of an image; None if it has no tags."""
-        return self._by_id.get(image.id) if image.id else self._by_path.get((image.path, image.box))
-
-    def change(self, images: Iterable[ImageIdentity], add: str | None, remove: str | None) -> None:
-        new_codes: dict[int, int] = {}
-        for image in images:
-            at = self.find(image)
-            code = 0 if at is None else self.codes[at]
-            if code not in new_codes:
-                new_codes[code] = self._code(tag for tag in (*self.sets[code], add or "") if tag != remove)
-            if at is not None:
-                self.codes[at] = new_codes[code]
-            elif new_codes[code]:
-                self._add(image, new_codes[code])
-
-    def records(self) -> list[list[str]]:
-        """The rows to write: those with tags."""
-        texts = [SEPARATOR.join(tags) for tags in self.sets]
-        return [[*image, texts[code]] for image, code in zip(self.images, self.codes, strict=True) if code]
-
-    def _add(self, image: ImageIdentity, code: int) -> None:
-        if self.find(image) is not None:
-            return
-        at = len(self.images)
-        self.images.append(image)
-        self.codes.append(code)
-        if image.id:
-            self._by_id[image.id] = at
-        self._by_path.setdefault((image.path, image.box), at)
-
-    def _code(self, tags: Iterable[str]) -> int:
-        chosen = tuple(sorted({tag for tag in tags if tag}, key=tag_order))
-        if chosen not in self._codes_of_sets:
-            self._codes_of_sets[chosen] = len(self.sets)
-            self.sets.append(chosen)
-        return self._codes_of_sets[chosen]
+def _read_rows(file: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The columns of a file of tags, and the cells of ours."""
+    try:
+        content = own_file(file).read_bytes()
+    except OSError as error:
+        raise MalformedError(f"{file} cannot be read ({error.strerror or error}); move it away.") from error
+    table = parse_table(content, str(file), ".csv")
+    columns = [[original_text(cell) for cell in table.column(name).to_pylist()] for name in COLUMNS]
+    return tuple(table.names), list(zip(*columns, strict=True))
 
 
-def identities(manifest: Manifest, rows: Sequence[int] | NDArray[np.int64]) -> list[ImageIdentity]:
-    """What identifies these images of a manifest."""
+class _Tagged(NamedTuple):
+    """The images in a file of tags, the last row first: their ids (null for none), their keys, and their tags `sets[codes]`."""
+
+    header: tuple[str, ...]
+    ids: Any
+    keys: Any
+    codes: NDArray[np.int64]
+    sets: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def from_rows(cls, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> _Tagged:
+        codes_of_texts: dict[str, int] = {}
+        codes_of_sets: dict[tuple[str, ...], int] = {(): 0}
+        for text in dict.fromkeys(row[3] for row in rows):
+            tags = tuple(sorted({tag.strip() for tag in text.split(SEPARATOR)} - {""}, key=tag_order))
+            codes_of_texts[text] = codes_of_sets.setdefault(tags, len(codes_of_sets))
+        last_first = rows[::-1]
+        return cls(
+            header,
+            pa.array([image_id or None for image_id, *_ in last_first], pa.string()),
+            pa.array([path_key(path, box) for _, path, box, _ in last_first], pa.string()),
+            np.array([codes_of_texts[text] for *_, text in last_first], np.int64),
+            tuple(codes_of_sets),
+        )
+
+
+def identities(manifest: Manifest, rows: Sequence[int] | NDArray[np.int64]) -> list[tuple[str, str, str]]:
+    """The id of each of these images (empty if the manifest has none), its path, and its box as text."""
     chosen = pa.array(np.asarray(rows, np.int64))
     names = [name for name in ("id", "path", "box") if name in manifest.table.column_names]
     cells = {name: manifest.table[name].take(chosen).to_pylist() for name in names}
     blank = [""] * len(chosen)
     boxes = [box_text(box) for box in cells["box"]] if "box" in cells else blank
-    return [ImageIdentity(*one) for one in zip(cells.get("id", blank), cells["path"], boxes, strict=True)]
+    return list(zip(cells.get("id", blank), cells["path"], boxes, strict=True))
 
 
-def _rows_of_column(manifest: Manifest) -> list[list[str]]:
+def _rows_of_column(manifest: Manifest) -> list[tuple[str, ...]]:
     """Rows for a file of tags, from the column `tags` of a manifest."""
     if TAGS not in manifest.table.column_names:
         return []
     texts = manifest.table[TAGS].to_pylist()
     rows = [row for row, text in enumerate(texts) if isinstance(text, str) and text.strip()]
-    return [[*image, texts[row]] for row, image in zip(rows, identities(manifest, rows), strict=True)]
+    return [(*image, texts[row]) for row, image in zip(rows, identities(manifest, rows), strict=True)]
+
+
+def _joined(tags: Iterable[str]) -> str:
+    return SEPARATOR.join(sorted(tags, key=tag_order))

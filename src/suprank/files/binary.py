@@ -11,7 +11,6 @@ import numpy as np
 
 from suprank.files.atomic import atomic_writer, own_file
 from suprank.files.reading import reading
-from suprank.files.thrift import read_struct
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 FREE_BYTES, MOST_TIMES = 2**29, 100
 """A file may declare 512 MiB of content, and 100 times its own size beyond: a bomb of 1 MB would fill gigabytes."""
 
-_BYTE_ARRAY, _FOUR_BYTES = 6, (1, 4)  # numbers of types in the Parquet format
+_BYTE_ARRAY, _FOUR_BYTES, _DICTIONARY_PAGE = 6, (1, 4), 2  # numbers of types in the Parquet format
+_WIDTHS = {1: 1, 2: 1, 3: 1, 7: 8}  # bytes of truth values in lists, bytes and floats in Thrift
+_PAGE_HEADER = 2**16  # bytes; it holds the smallest and the largest value, of which writers cut long ones
 
 
 def check_declared(name: str, size: int, declared: int) -> None:
@@ -81,7 +82,7 @@ def _check_npy(file: IO[bytes], name: str, size: int) -> None:
 def open_parquet(path: Path, name: str | None = None, *, content: bytes | None = None, **options: Any) -> Iterator[Any]:
     """The `pyarrow.parquet.ParquetFile` with these options; errors, also of the block, call it `name`, in which the path is.
 
-    `content` is that of the file, if it was read already. Text is read as dictionaries: see `read_columns`.
+    `content` is that of the file, if it was read already. Text in dictionaries is read as such: see `read_columns`.
     """
     name = name or str(path)
     try:
@@ -92,17 +93,21 @@ def open_parquet(path: Path, name: str | None = None, *, content: bytes | None =
     source = path if content is None else pa.py_buffer(content)
     with reading(name, "Parquet file"):
         with BytesIO(content) if content is not None else path.open("rb") as raw, pq.ParquetFile(source) as file:
-            _check_parquet(name, raw, file.metadata)
+            coded = _check_parquet(name, raw, file.metadata)
             metadata, schema = file.metadata, file.schema_arrow
         for twice in (column for column in schema.names if schema.names.count(column) > 1):
             raise ValueError(f"{name} has two columns called {twice!r}; rename one.")
         text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+        text = [column for column in text if column in coded]
         with pq.ParquetFile(source, metadata=metadata, read_dictionary=text, **options) as file:
             yield file
 
 
-def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
-    """Check the declared sizes, and what pyarrow ends the process for when its metadata of a column are looked at."""
+def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> set[str]:
+    """Check the declared sizes, and what pyarrow ends the process for when its metadata of a column are looked at.
+
+    Return the columns with dictionaries.
+    """
     size = file.seek(-8, SEEK_END) + 8
     length = int.from_bytes(file.read(4), "little")
     file.seek(size - 8 - length)
@@ -111,7 +116,7 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
     types = [element[1] for element in footer[2] if 1 in element and not element.get(5)]
     if metadata.num_rows != sum(group[3] for group in footer[4]):
         raise ValueError("its row groups have another number of rows than it says")
-    declared = 0 if leaves else 8 * metadata.num_rows
+    declared, coded = 0 if leaves else 8 * metadata.num_rows, set()
     for group in footer[4]:
         if len(group[1]) != len(leaves):
             raise ValueError(f"a row group has {len(group[1])} columns, and the table {len(leaves)}")
@@ -124,14 +129,33 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
                 raise ValueError(f"what it says of column {leaf.path} is not of its type")
             numbers = [group[3], (4 if kind in _FOUR_BYTES else 8) * about[5], about[6], sizes.get(1, 0)]
             declared += max(numbers) if min(numbers) >= 0 else -(2**200)
+            if kind == _BYTE_ARRAY and leaf.path not in coded and _has_dictionary(file, about):
+                coded.add(leaf.path)
     check_declared(name, size, declared)
+    return coded
+
+
+def _has_dictionary(file: IO[bytes], chunk: dict[int, Any]) -> bool:
+    """Whether one of the pages of a column's chunk is a dictionary, whatever the metadata says."""
+    at = min(chunk.get(11, chunk[9]), chunk[9])
+    end = at + chunk[7]
+    while at < end:
+        file.seek(at)
+        try:
+            header, length = read_struct(file.read(_PAGE_HEADER), 0)
+        except (IndexError, ValueError):
+            return True
+        if header[1] == _DICTIONARY_PAGE or header[3] < 0:
+            return True
+        at += length + header[3]
+    return False
 
 
 def read_columns(file: Any, columns: list[str] | None = None, *, dictionaries: Collection[str] = ()) -> Any:
     """The table of a ParquetFile, checked: text that is not UTF-8 would fail wherever it is used.
 
-    A few bytes can stand for one long text in millions of rows, whatever the file says. So text is read as dictionaries, and
-    becomes plain text when its size is known, except in the columns `dictionaries`.
+    A few bytes can stand for one long text in millions of rows, whatever the file says. So text that the file has in
+    dictionaries is read as such, and becomes plain text when its size is known, except in the columns `dictionaries`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
@@ -144,3 +168,51 @@ def read_columns(file: Any, columns: list[str] | None = None, *, dictionaries: C
     lengths = [pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices) for chunk in chunks]
     check_declared("its text", table.nbytes, sum(pc.sum(one).as_py() or 0 for one in lengths))
     return table.cast(pa.schema(fields, table.schema.metadata))
+
+
+def read_struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """The fields of a structure in Thrift's compact protocol, by number, and where it ends; text, bytes and floats are None.
+
+    Parquet files describe themselves in it.
+
+    Raises IndexError or ValueError for bytes that are no structure, or not a whole one.
+    """
+    fields: dict[int, Any] = {}
+    number = 0
+    while data[at]:
+        step, kind = data[at] >> 4, data[at] & 15
+        if not step:
+            raise ValueError("a number of a field is not that of the next ones")
+        number, at = number + step, at + 1
+        fields[number], at = (kind == 1, at) if kind in (1, 2) else _value(data, at, kind)
+    return fields, at + 1
+
+
+def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+    if kind in _WIDTHS:
+        return None, at + _WIDTHS[kind]
+    if kind in (4, 5, 6):
+        value, at = _varint(data, at)
+        return value >> 1 ^ -(value & 1), at
+    if kind == 8:
+        length, at = _varint(data, at)
+        return None, at + length
+    if kind == 12:
+        return read_struct(data, at)
+    if kind != 9:
+        raise ValueError(f"there is no kind {kind} of values")
+    count, inner = data[at] >> 4, data[at] & 15
+    count, at = _varint(data, at + 1) if count == 15 else (count, at + 1)
+    values = []
+    for _ in range(count):
+        value, at = _value(data, at, inner)
+        values.append(value)
+    return values, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] & 0x80:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1

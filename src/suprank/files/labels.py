@@ -7,7 +7,9 @@ one family, stay as far apart as their family says.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 import unicodedata
 import warnings
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -145,11 +147,11 @@ class LabelColumn:
         Rows have no `lengths` if each has one label at most.
         """
         known = {name: number for number, name in enumerate(names or ())}
-        occurs = np.zeros(len(self.names) + 1, bool)  # the last is for −1
-        occurs[self.codes] = True
-        present = {name for name, there in zip(self.names, occurs.tolist(), strict=False) if there}
-        for name in sorted(present - known.keys() - {""}):
-            known[name] = len(known)
+        if new := {name for name in self.names if name not in known} - {""}:
+            occurs = np.zeros(len(self.names) + 1, bool)  # the last is for −1
+            occurs[self.codes] = True
+            for name in sorted({name for name, there in zip(self.names, occurs.tolist(), strict=False) if there} & new):
+                known[name] = len(known)
         codes = np.array([*(known.get(name, UNLABELED) for name in self.names), UNLABELED], np.int64)[self.codes]
         if self.lengths is None:
             return LabelColumn(codes, tuple(known))
@@ -405,3 +407,25 @@ def _forms_tree(parts: Sequence[NDArray[Any]]) -> bool:
             if ((child >= 0) & ((parent < 0) | (parents[child] != parent))).any():
                 return False
     return True
+
+
+# Fingerprints
+
+
+def label_digests(ids: Sequence[str] | None, levels: Mapping[str, Sequence[str | Iterable[str] | None]]) -> dict[str, str]:
+    """By these, two results show that they are about the same items with the same labels.
+
+    The SHA-256 of the (id, names) of all items at each level, sorted by id; without ids, of (position, names).
+
+    Names are stripped and NFC-normalized, and those of a set are sorted; None is no label.
+    """
+    found = {}
+    for level, names in levels.items():
+        pairs = sorted(zip(range(len(names)) if ids is None else ids, map(_spelled, names), strict=True))
+        found[level] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+    return found
+
+
+def _spelled(label: str | Iterable[str] | None) -> list[str]:
+    several = [] if label is None else [label] if isinstance(label, str) else label
+    return sorted(unicodedata.normalize("NFC", name.strip()) for name in several)

@@ -33,3 +33,9 @@ def reading(path: str | PathLike[str], kind: str) -> Iterator[None]:
             raise
         reason = (str(error).strip().splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
         raise ValueError(f"{path} is not a readable {kind}: {reason}.") from error
+
+
+def shorten(text: str) -> str:
+    """The text in quotes, cut to what an error message has room for."""
+    text = text.rstrip("\n")
+    return repr(text if len(text) <= 60 else text[:57] + "...")

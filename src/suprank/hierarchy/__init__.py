@@ -1,4 +1,4 @@
-"""From a flat list of labels to a reviewed hierarchy: scrape, clean, embed, cluster, review, agree, export."""
+"""From a flat list of labels to a reviewed hierarchy: types, embed, cluster, review, agree, export."""
 
 from suprank.system.extras import explain_missing_extra
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -50,17 +51,15 @@ def write_removals(path: Path, removals: list[Removal]) -> None:
 def _clean_items(project: Project, rules: CleanRecipe, progress: Callable[[int, int], None]) -> CleanResult:
     with project.transaction() as db:
         steps, items = project.steps(), _read_items(db)  # steps by another connection, while nobody else can write
-        if "scrape" not in steps and not any(item.types for item in items):
-            raise ValueError(f"no item of {project.folder} has a type yet; look them up with `suprank hierarchy scrape`.")
-        rows = db.execute("SELECT qid, value FROM statement WHERE property = 'P279' AND best AND value IS NOT NULL").fetchall()
-        superclasses: dict[str, list[str]] = defaultdict(list)
-        for qid, value in rows:
-            superclasses[qid].append(value)
+        if "types" not in steps and not any(item.types for item in items):
+            raise ValueError(
+                f"no item of {project.folder} has a type yet; `suprank hierarchy types` looks types up or reads a table."
+            )
+        classes = db.execute("SELECT qid, description, above_json FROM type_class").fetchall()
+        superclasses = {row["qid"]: json.loads(row["above_json"]) for row in classes}
+        descriptions = {row["qid"]: row["description"] for row in classes}
         cleaned, labels, keys, reasons = apply_rules(items, superclasses, rules, progress)
-        inputs = next((steps[name].result["digest"] for name in ("scrape", "new") if name in steps), "")
-        descriptions = dict(
-            db.execute("SELECT qid, description FROM entity WHERE kind = 'type' AND description IS NOT NULL").fetchall()
-        )
+        inputs = next((steps[name].result["digest"] for name in ("types", "new") if name in steps), "")
         digest = digest_rows(
             sorted(
                 (key, label.text, label.weight, descriptions.get(label.qid, ""))
@@ -118,8 +117,7 @@ def _read_items(db: sqlite3.Connection) -> list[TypedItem]:
     for item, text, qid, ended in db.execute("SELECT item, text, qid, ended FROM item_type ORDER BY item, position"):
         types[item].append(same.setdefault((text, qid, ended), CandidateType(text, qid, bool(ended))))
     rows = db.execute(
-        "SELECT item.id, split, key, coalesce(title, source), item_untyped.reason FROM item "
-        "LEFT JOIN item_page ON item_page.item = item.id LEFT JOIN item_untyped ON item_untyped.item = item.id ORDER BY item.id"
+        "SELECT item.id, split, key, source, reason FROM item LEFT JOIN item_untyped ON item = item.id ORDER BY item.id"
     )
     return [
         TypedItem(item, split, key, page, types.get(item, []), None if item in types else untyped)

@@ -183,14 +183,13 @@ def _previous_digest(project: Project, labels: list[ActiveLabel]) -> str:
     if not labels:
         with project.snapshot() as db:
             items = db.execute("SELECT count(*) FROM item").fetchone()[0]
-            typed = db.execute("SELECT count(*) FROM item_type").fetchone()[0]
             removed = db.execute("SELECT count(*) FROM label").fetchone()[0]
         if removed:
             raise ValueError(f"cleaning removed all {pluralize(removed, 'label')} of {project.folder}; clean with other rules.")
-        verb = "run `suprank hierarchy clean` first" if typed else "run `suprank hierarchy scrape` first"
-        start = "make another from items, labels or a manifest, or give it items: `suprank hierarchy scrape --from-csv FILE`"
+        verb = "run `suprank hierarchy types` first"
+        start = "make another from items, labels or a manifest, or give it items: `suprank hierarchy types --from-csv FILE`"
         raise ValueError(f"{project.folder} has no labels to embed; {verb if items else start}.")
-    return next((steps[name].result["digest"] for name in ("clean", "scrape", "new") if name in steps), "")
+    return next((steps[name].result["digest"] for name in ("clean", "types", "new") if name in steps), "")
 
 
 def _is_recorded(project: Project, fingerprint: str) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE = "project.sqlite"
 SCHEMA = 1
-STEPS = ("new", "scrape", "clean", "embed", "cluster")
+STEPS = ("new", "types", "clean", "embed", "cluster")
 """The steps in order: each reads what the steps before it wrote."""
 
 BUSY_SECONDS = 10.0
@@ -84,7 +84,7 @@ class Project:
         # Written under another name first: after a crash there is no project rather than half of one.
         draft = folder / f".{FILE}.{os.getpid()}.tmp"
         try:
-            with _plain_errors(folder / FILE), closing(sqlite3.connect(draft, isolation_level=None)) as db:
+            with explain_sqlite_errors(folder / FILE), closing(sqlite3.connect(draft, isolation_level=None)) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 schema = (files("suprank.hierarchy") / "schema.sql").read_text(encoding="utf-8")
                 db.executescript(f"BEGIN;\n{schema}\nCOMMIT;")
@@ -125,7 +125,7 @@ class Project:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         with (
-            _plain_errors(self.file),
+            explain_sqlite_errors(self.file),
             closing(sqlite3.connect(self.file, timeout=self.busy_seconds, isolation_level=None)) as db,
         ):
             db.row_factory = sqlite3.Row
@@ -164,7 +164,7 @@ class Project:
 
 
 @contextmanager
-def _plain_errors(file: Path) -> Iterator[None]:
+def explain_sqlite_errors(file: Path) -> Iterator[None]:
     """Turn SQLite's errors into ours, which name the file and the way out."""
     try:
         yield
@@ -217,7 +217,7 @@ def utc_now() -> str:
 
 
 _BRANCHES = """
-SELECT name, kind, clustering,
+SELECT name, origin, clustering,
   (SELECT count(*) FROM "group" WHERE branch = b.id) AS groups,
   (SELECT count(*) FROM "group" WHERE branch = b.id AND state = 'done') AS done,
   (SELECT count(*) FROM member WHERE branch = b.id) AS labels,
@@ -226,7 +226,7 @@ SELECT name, kind, clustering,
   (SELECT count(*) FROM member WHERE branch = b.id AND "group" IS NULL) AS excluded,
   (SELECT count(*) FROM event WHERE branch = b.id) AS acts,
   (SELECT max(at) FROM event WHERE branch = b.id) AS last
-FROM branch b ORDER BY kind = 'final', id
+FROM branch b ORDER BY origin IS NOT NULL, id
 """
 
 

@@ -6,12 +6,15 @@ import re
 import tomllib
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suprank.files.reading import reading
 from suprank.hierarchy.text import label_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -35,10 +38,22 @@ class ItemsRecipe(RecipeTable):
     """Column with the URL of a Commons category, where an item's type is looked up."""
 
     type: str = "type"
-    """Column with the type, in files for `scrape --from-csv`."""
+    """Column with the type, in tables with types."""
 
     whole_numbers: bool = False
     """Ids are whole numbers: 007 means 7, and anything else is an error in the file."""
+
+    def key(self, cell: str) -> str:
+        """The id in a cell."""
+        return str(int(cell)) if self.whole_numbers else cell.strip()
+
+    def id_problem(self, cell: str) -> str | None:
+        """What is wrong with the id in a cell, if anything."""
+        if not cell.strip():
+            return f"{self.id} is empty; expected an id."
+        if self.whole_numbers and not re.fullmatch(r"[0-9]{1,18}", cell.strip()):
+            return f"{self.id} is {cell!r}; expected a whole number."
+        return None
 
 
 class ScrapeRecipe(RecipeTable):
@@ -51,6 +66,12 @@ class ScrapeRecipe(RecipeTable):
 
     batch: int = Field(default=50, ge=1, le=50)
     maxlag: int = Field(default=5, ge=1)
+    timeout: float = Field(default=60, gt=0)
+    """Seconds: the longest pause within a reply."""
+
+    patience: float = Field(default=1800, ge=0)
+    """Seconds of waiting without a good reply, after which we give up."""
+
     languages: Names = Field(default=("en", "mul"), min_length=1)
     """Languages of the types' names, in order of preference."""
 
@@ -220,20 +241,44 @@ def read_recipe(name: str) -> Recipe:
     else:
         raise ValueError(f"there is no recipe {name!r}; choose from {', '.join(recipe_names())}, or give a .toml file.")
     with reading(name, "recipe"):
+        values = {"name": Path(name).stem, **tomllib.loads(file.read_bytes().decode())}
+    try:
+        return validated(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def with_values(recipe: Recipe, values: Sequence[str], tables: Sequence[str]) -> Recipe:
+    """The recipe with values of these tables, each as KEY=VALUE. A value is TOML, or else text.
+
+    Example:
+        >>> with_values(read_recipe("plain"), ["clean.several=first"], ["clean"]).clean.several
+        'first'
+    """
+    changed = recipe.model_dump()
+    for text in values:
+        key, equals, value = text.partition("=")
+        table, _, name = key.partition(".")
+        if not equals or table not in tables:
+            raise ValueError(f"{text!r} is not KEY=VALUE with a key of {' or '.join(tables)}, such as {tables[-1]}.NAME=VALUE.")
         try:
-            return Recipe.model_validate({"name": Path(name).stem, **tomllib.loads(file.read_bytes().decode())})
-        except ValidationError as error:
-            raise ValueError(f"{name}: {validation_message(error)}") from None
+            changed[table][name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            changed[table][name] = value
+    return validated(changed)
 
 
-def validation_message(error: ValidationError) -> str:
-    """All problems of a recipe in one line, each after its key."""
-    messages = []
-    for entry in error.errors():
-        unknown = entry["type"] == "extra_forbidden"
-        problem = "there is no such entry" if unknown else entry["msg"].removeprefix("Value error, ")
-        messages.append(": ".join(filter(None, (".".join(map(str, entry["loc"])), problem))))
-    return "; ".join(messages)
+def validated(values: Mapping[str, Any]) -> Recipe:
+    """The recipe of these values; the error has all problems in one line, each after its key."""
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        problems = []
+        for entry in error.errors():
+            unknown = entry["type"] == "extra_forbidden"
+            problem = "there is no such entry" if unknown else entry["msg"].removeprefix("Value error, ")
+            problems.append(": ".join(filter(None, (".".join(map(str, entry["loc"])), problem))))
+        raise ValueError("; ".join(problems)) from None
 
 
 def _folder() -> Path:

@@ -43,65 +43,12 @@ CREATE TABLE item_untyped (
   reason TEXT NOT NULL
 ) STRICT;
 
--- Scraping: pages of Wikimedia Commons, entities of Wikidata, the queue of requests, and replies as they came.
-CREATE TABLE page (
-  title TEXT PRIMARY KEY,
-  state TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'ok', 'no_item', 'missing', 'invalid', 'redirect_loop', 'failed')),
-  resolved TEXT,
-  qid TEXT,
-  reason TEXT,
-  reply TEXT
+-- What Wikidata says about types and the classes above them.
+CREATE TABLE type_class (
+  qid TEXT PRIMARY KEY,
+  description TEXT NOT NULL,
+  above_json TEXT NOT NULL -- the classes that it is a subclass of (P279), in order
 ) STRICT, WITHOUT ROWID;
-
-CREATE TABLE item_page (
-  item INTEGER PRIMARY KEY REFERENCES item,
-  title TEXT NOT NULL REFERENCES page
-) STRICT;
-CREATE INDEX item_page_title ON item_page (title);
-
-CREATE TABLE entity (
-  qid TEXT NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('item', 'type')),
-  state TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'ok', 'missing', 'failed')),
-  merged_into TEXT,
-  revision INTEGER,
-  text TEXT,
-  language TEXT,
-  description TEXT,
-  reason TEXT,
-  reply TEXT,
-  PRIMARY KEY (qid, kind)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE statement (
-  qid TEXT NOT NULL,
-  property TEXT NOT NULL,
-  position INTEGER NOT NULL,
-  value TEXT,
-  rank TEXT NOT NULL,
-  ended INTEGER NOT NULL DEFAULT 0,
-  best INTEGER NOT NULL,
-  PRIMARY KEY (qid, property, position)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE fetch_job (
-  id INTEGER PRIMARY KEY,
-  kind TEXT NOT NULL,
-  keys_json TEXT NOT NULL,
-  state TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'done', 'split', 'failed')),
-  attempts INTEGER NOT NULL DEFAULT 0,
-  error TEXT
-) STRICT;
-CREATE INDEX fetch_job_waiting ON fetch_job (state, id);
-
-CREATE TABLE reply (
-  sha TEXT PRIMARY KEY,
-  url TEXT NOT NULL,
-  status INTEGER NOT NULL,
-  headers_json TEXT NOT NULL,
-  body BLOB NOT NULL, -- zlib
-  fetched TEXT NOT NULL
-) STRICT;
 
 -- Labels after cleaning: the texts that are clustered and reviewed. `key` is the QID, or else the normalized text.
 CREATE TABLE label (
@@ -171,11 +118,11 @@ CREATE TABLE cluster_member (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX cluster_member_number ON cluster_member (clustering, number);
 
--- Review. Each annotator works on their own branch; the branch `final` is the result of adjudication.
+-- Review. Each annotator works on their own branch; `final` is the name of the branch that is exported.
 CREATE TABLE branch (
   id INTEGER PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
-  kind TEXT NOT NULL CHECK (kind IN ('annotator', 'final')),
+  origin TEXT, -- "anna against ben" if it started from two other branches, to adjudicate what they differ on
   clustering INTEGER REFERENCES clustering,
   token TEXT NOT NULL UNIQUE, -- part of the annotator's link, which stays the same from one start to the next
   last_group INTEGER, -- where the annotator stopped
@@ -228,19 +175,18 @@ CREATE INDEX event_branch ON event (branch, seq, act, undoes);
 CREATE TRIGGER event_stays BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
 CREATE TRIGGER event_remains BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
 
--- Decisions on disagreements of two annotators; `subject` is a label's id, or a pair of groups as "3|7".
-CREATE TABLE decision (
-  id INTEGER PRIMARY KEY,
-  kind TEXT NOT NULL CHECK (kind IN ('label', 'name', 'parent')),
-  subject TEXT NOT NULL,
-  first TEXT NOT NULL,
-  second TEXT NOT NULL,
-  chosen TEXT NOT NULL,
-  reason TEXT NOT NULL,
-  who TEXT NOT NULL,
-  at TEXT NOT NULL,
-  event INTEGER NOT NULL REFERENCES event
-) STRICT;
+-- Labels on which the two branches differed that a branch started from, and what the other one says.
+CREATE TABLE doubt (
+  branch INTEGER NOT NULL REFERENCES branch,
+  label INTEGER NOT NULL REFERENCES label,
+  about TEXT NOT NULL,
+  PRIMARY KEY (branch, label)
+) STRICT, WITHOUT ROWID;
+
+-- A doubtful label is decided once its group is marked done, or it is excluded.
+CREATE VIEW open_doubt AS
+SELECT doubt.branch, doubt.label, about FROM doubt JOIN member m ON m.branch = doubt.branch AND m.label = doubt.label
+JOIN "group" g ON g.branch = m.branch AND g.id = m."group" WHERE g.state = 'open';
 
 CREATE TABLE export (
   id INTEGER PRIMARY KEY,

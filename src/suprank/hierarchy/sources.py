@@ -52,29 +52,29 @@ class Labels:
     rejects: list[RejectedRow] = field(default_factory=list)
 
 
-def read_items(files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_bad: bool = False) -> Items:
+def read_items(
+    files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_bad: bool = False, blank_sources: bool = False
+) -> Items:
     """Read the items of (split, file) pairs. Ids of different splits are unrelated.
 
-    A row that repeats an earlier one is counted and left out; one that gives an item a second source is an error.
+    A row that repeats an earlier one is counted and left out; one that gives an item a second source is an error, and so is a
+    blank source unless `blank_sources`.
     """
     seen: dict[tuple[str, str], tuple[str, int, TextRows]] = {}
     repeated, rejects = 0, []
     wanted = [columns.id] if columns.source is None else [columns.id, columns.source]
 
     def problem(cells: tuple[str, ...]) -> str | None:
-        for name, cell in zip(wanted, cells, strict=True):
-            if not cell.strip():
-                return f"{name} is empty; expected {'an id' if name == columns.id else 'the page to look it up on'}."
-        if columns.whole_numbers and not re.fullmatch(r"[0-9]{1,18}", cells[0].strip()):
-            return f"{columns.id} is {cells[0]!r}; expected a whole number."
-        return None
+        if columns.source is not None and not blank_sources and not cells[1].strip():
+            return f"{columns.source} is empty; expected the page to look it up on."
+        return columns.id_problem(cells[0])
 
     for split, path in files:
         check_split(split)
         table = read_rows(path, wanted, problem, skip_bad=skip_bad)
         rejects += table.rejects
         for index, cells in enumerate(table.rows):
-            key = str(int(cells[0])) if columns.whole_numbers else cells[0].strip()
+            key = columns.key(cells[0])
             source = "" if columns.source is None else cells[1].strip()
             first = seen.setdefault((split, key), (source, index, table))
             if first[1] == index and first[2] is table:

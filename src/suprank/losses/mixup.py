@@ -8,6 +8,7 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.batch import RetrievalBatch
+from suprank.losses.weighted_sums import Matryoshka
 from suprank.ranking.relevance import NO_LABEL
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class SimilarityMixup(RetrievalLoss):
                     f"{name} ranks no items, so there are no similarities to mix; mix the surrogate alone: "
                     f"Combined(SimilarityMixup(surrogate), {name}(...))."
                 )
+            if isinstance(part, Matryoshka):
+                raise TypeError(
+                    "Matryoshka normalizes each width, and virtual examples are not normalized; mix inside of it: "
+                    "Matryoshka(SimilarityMixup(loss), dims)."
+                )
             if isinstance(part, SimilarityMixup):
                 raise TypeError(
                     "SimilarityMixup is in the loss already, and virtual examples are not mixed again; use it once."
@@ -84,7 +90,7 @@ def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
     labels = torch.cat([batch.labels, _common_labels(batch.labels[x], batch.labels[z])])
     real = torch.arange(len(batch.queries), device=x.device)
     is_self = _share_an_image(torch.cat([real, x]), torch.cat([real, z]))
-    return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, is_self=is_self, within_batch=True)
+    return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, is_self=is_self, within_batch=True, checks=batch.checks)
 
 
 def _common_labels(one: Tensor, other: Tensor) -> Tensor:

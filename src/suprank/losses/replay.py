@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from suprank.losses.unit_vectors import without_autocast
-from suprank.losses.value_checks import skip_value_checks
-from suprank.ranking.reading import Reading, grids_so_far, reading_at_most
+from suprank.losses.batch import without_autocast
+from suprank.ranking.reading import Reading, noting_choices, reading_at_most, skip_value_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,10 +87,10 @@ class ReplayedLoss:
         key = self._key(module, inputs) if self._may_replay(inputs) else None
         recording = None if key is None else self._recording(module, key, inputs)
         if recording is None:
-            before = grids_so_far()
             first, second, *_ = inputs.values()
-            value = module(first, second, **dict(list(inputs.items())[2:]))
-            if grids_so_far() > before:
+            with noting_choices() as choices:
+                value = module(first, second, **dict(list(inputs.items())[2:]))
+            if choices:
                 self._on_a_grid.add(key)
             self.log = dict(getattr(self.loss, "log", {}))
             return value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from suprank.losses.batch import RetrievalBatch
-from suprank.losses.value_checks import check_values
-from suprank.ranking.reading import Reading, may_read
+from suprank.ranking.reading import Checks, Reading, may_read
 from suprank.ranking.relevance import IGNORED
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class ScoreBatch:
     scores: Tensor
     grades: Tensor
     depth: int
+    checks: Checks = field(default_factory=Checks, repr=False, compare=False)
 
     @classmethod
     def from_scores(
@@ -44,11 +45,13 @@ class ScoreBatch:
         mask: Bool[Tensor, "queries items"] | None = None,
         *,
         cosines: bool = False,
+        checks: Checks | None = None,
     ) -> ScoreBatch:
         """Check the arguments of `RetrievalLoss.from_scores`. Scores in half precision are ranked in float32.
 
-        `cosines` says that scores must be between −1 and 1.
+        `cosines` says that scores must be between −1 and 1. `checks` collects the checks of values, which else run at once.
         """
+        checks = checks or Checks()
         if not isinstance(scores, torch.Tensor) or scores.ndim != 2 or not scores.dtype.is_floating_point:
             last = isinstance(scores, torch.Tensor) and scores.ndim == 3 and scores.shape[2] == 1
             advice = " Give scores.squeeze(-1)." if last else ""
@@ -66,15 +69,15 @@ class ScoreBatch:
         relevance = relevance.detach().to(scores.device)
         mask = None if mask is None else mask.to(scores.device)
         if relevance.dtype.is_floating_point:
-            grades, depth = _relevance(relevance.to(scores.dtype), mask), 1
+            grades, depth = _relevance(relevance.to(scores.dtype), mask, checks), 1
         else:
-            grades = _levels(relevance, mask)
+            grades = _levels(relevance, mask, checks)
             depth = _depth(grades)
         scores = scores.masked_fill(grades < 0, 0)  # padding may hold NaN or infinity
-        check_values(scores, lambda: scores.detach().sum() * 0, lambda: _check_finite("scores", scores))
+        checks.add(scores, lambda: scores.detach().sum() * 0, partial(_check_finite, "scores", scores))
         if cosines:
-            check_values(scores, lambda: COSINE_TOLERANCE - scores.detach().abs().max(), lambda: _check_cosines(scores))
-        return cls(scores, grades, depth)
+            checks.add(scores, lambda: COSINE_TOLERANCE - scores.detach().abs().max(), partial(_check_cosines, scores))
+        return cls(scores, grades, depth, checks)
 
     @property
     def relevance(self) -> Tensor | None:
@@ -103,28 +106,28 @@ def check_mask(mask: Bool[Tensor, "queries items"], scores: Float[Tensor, "queri
         )
 
 
-def _levels(relevance: Tensor, mask: Tensor | None) -> Tensor:
+def _levels(relevance: Tensor, mask: Tensor | None, checks: Checks) -> Tensor:
     """Levels in int8, `IGNORED` for padding."""
     if relevance.dtype == torch.bool:
         level = relevance.to(torch.int8)
     else:
         whole = relevance.to(torch.int64)  # of any integers; from here on padding may hold any number
         whole = whole if mask is None else whole.masked_fill(~mask, IGNORED)
-        check_values(whole, lambda: MOST_LEVELS - 1 - whole.max(), lambda: _check_levels(whole))
+        checks.add(whole, lambda: MOST_LEVELS - 1 - whole.max(), partial(_check_levels, whole))
         level = whole.clamp(IGNORED, MOST_LEVELS).to(torch.int8)
     return level if mask is None else level.masked_fill(~mask, IGNORED)
 
 
-def _relevance(relevance: Tensor, mask: Tensor | None) -> Tensor:
+def _relevance(relevance: Tensor, mask: Tensor | None, checks: Checks) -> Tensor:
     """Relevance, `IGNORED` for padding."""
     relevance = relevance.masked_fill(relevance < 0 if mask is None else ~mask | (relevance < 0), IGNORED)
-    check_values(relevance, lambda: relevance.sum() * 0, lambda: _check_finite("relevance", relevance))
+    checks.add(relevance, lambda: relevance.sum() * 0, partial(_check_finite, "relevance", relevance))
     return relevance
 
 
 def _depth(level: Tensor) -> int:
     """A bound of the levels that nothing waits for."""
-    if level.device.type == "cpu" and may_read(level, Reading.TO_CHOOSE):
+    if level.device.type == "cpu" and may_read(Reading.TO_CHOOSE):
         return max(1, int(level.max()))
     return MOST_LEVELS
 

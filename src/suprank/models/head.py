@@ -179,7 +179,7 @@ def _read_record(path: Path) -> _Record:
     if found != FORMAT:
         raise ValueError(
             f"{path} has format {found!r}, and suprank {__version__} reads {FORMAT}; a newer suprank may read it: "
-            "pip install --upgrade suprank"
+            "`pip install --upgrade suprank`"
         )
     try:
         return _Record.model_validate(entries)

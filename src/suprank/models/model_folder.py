@@ -135,7 +135,7 @@ def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
     if version_found != FORMAT:
         raise ValueError(
             f"{path} has format {version_found!r}, and suprank {__version__} reads {FORMAT}; a newer suprank may read it: "
-            "pip install --upgrade suprank"
+            "`pip install --upgrade suprank`"
         )
     if isinstance(entries.get("config"), dict):
         entries = {**entries, "config": {**entries["config"], **settings}}

@@ -164,7 +164,7 @@ def resolve_hub_backbone(name: str) -> tuple[str, HubBackbone]:
     if not timm.is_model(architecture):
         raise ValueError(
             f"{name} is a {architecture}, which timm {timm.__version__} does not have; a newer timm may: "
-            "pip install --upgrade timm"
+            "`pip install --upgrade timm`"
         )
     return f"{HUB}{pinned}", backbone
 

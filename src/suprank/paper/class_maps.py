@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from suprank.explorer.colors import CLASSES, UNKNOWN
-from suprank.explorer.findings import class_map as place_classes
+from suprank.explorer.findings.class_means import class_map as place_classes
 from suprank.paper.model_figures import ModelFigure, choose_coarse_level, open_run, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.explorer.findings import ClassMap
+    from suprank.explorer.findings.class_means import ClassMap
     from suprank.paper.model_figures import Run
 
 LEGEND_ENTRIES = 15

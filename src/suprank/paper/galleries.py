@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from suprank.data.datasets import ImageDataset, ImageItem
 from suprank.explorer.colors import TEXT
-from suprank.explorer.findings import better_mistakes, both_fail, count_first_items
+from suprank.explorer.findings.mistakes import better_mistakes, both_fail, count_first_items
 from suprank.explorer.images import best_items, shared_levels
 from suprank.explorer.result_figures import DPI, FRAMES, MARKS, draw_image, square_crop
 from suprank.paper.class_maps import class_map
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from suprank.data.manifest import Manifest
     from suprank.evaluation.retrieval_data import Items, RetrievalData
-    from suprank.explorer.findings import FirstItems
+    from suprank.explorer.findings.mistakes import FirstItems
     from suprank.paper.model_figures import Run
 
 __all__ = ["ModelFigure", "class_map", "gallery", "images_of_label"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from suprank.experiments.plots import SOURCE, draw_sweep
+from suprank.experiments.plots import SOURCE, draw_sweep, save_panels
 from suprank.experiments.tables import Row, Statistic, Table
 from suprank.files.spreadsheets import csv_text
 from suprank.paper.runs import Results, Training, share_of
@@ -101,7 +101,7 @@ class Study:
         if not known:
             return False
         axes = (self.item.key,) if self.small else (self.item.key, SOURCE)
-        return draw_sweep(Table(axes, tuple(known), tuple(rows)), files)
+        return save_panels(draw_sweep(Table(axes, tuple(known), tuple(rows))), files)
 
     @property
     def _metric(self) -> str:

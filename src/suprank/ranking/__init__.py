@@ -20,7 +20,6 @@ from suprank.ranking.ranks import (
     definition,
     gridded,
     ranks,
-    sorting,
 )
 from suprank.ranking.relevance import (
     IGNORED,
@@ -30,7 +29,11 @@ from suprank.ranking.relevance import (
     tree_relevance,
     weighted_ap_relevance,
 )
+from suprank.ranking.seam import DEVICES
 from suprank.ranking.steps import Heaviside, Sigmoid, Step, SupStep, heaviside
+
+if DEVICES:
+    import suprank.ranking.gpu  # noqa: F401 (it adds the kernels to the seam)
 
 __all__ = [
     "IGNORED",
@@ -59,7 +62,6 @@ __all__ = [
     "ndcg",
     "ranks",
     "recall_at",
-    "sorting",
     "tree_relevance",
     "weighted_ap_relevance",
 ]

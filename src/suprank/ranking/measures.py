@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.ranking.relevance import IGNORED
-from suprank.ranking.steps import heaviside
+from suprank.ranking.relevance import IGNORED, exponential_gain
+from suprank.ranking.seam import with_kernels
+from suprank.ranking.steps import Sigmoid, heaviside
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Integer
+    from jaxtyping import Bool, Float, Integer, Shaped
     from torch import Tensor
 
-    from suprank.ranking.ranks import Ranks
+    from suprank.ranking.ranks.definition import Ranks
     from suprank.ranking.steps import Step
 
 
 def average_precision(ranks: Ranks, positive: Bool[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
     """AP = 1/|Ω⁺| · Σ_{k∈Ω⁺} rank⁺(k) / rank(k)   (eq:ap_definition)."""
-    return _ratio((ranks.plus / ranks.total).sum(-1), positive.sum(-1))
+    return _ratio((ranks.plus / (ranks.plus + ranks.minus)).sum(-1), positive.sum(-1))
 
 
 def average_precision_at(
@@ -124,6 +125,50 @@ def ideal_dcg(
     prefix[1:] = _worth(_places(zero[1:]), k, step).cumsum(0)
     per_level = [2.0 ** (current - 1) * prefix[(level >= current).sum(-1)] for current in range(1, depth + 1)]
     return torch.stack(per_level).sum(0)
+
+
+@with_kernels
+def ap_and_weight(ranks: Ranks, level: Integer[Tensor, "queries items"]) -> tuple[Tensor, Tensor]:
+    """AP, positives being the items of level 1 or more, and their number: what a loss needs of each query."""
+    positive = level > 0
+    return average_precision(ranks, positive), positive.sum(-1)
+
+
+@with_kernels
+def hap_and_weight(ranks: Ranks, relevance: Float[Tensor, "queries items"]) -> tuple[Tensor, Tensor]:
+    """H-AP of each query, and the relevance of its positives."""
+    return hierarchical_average_precision(ranks, relevance), relevance.sum(-1)
+
+
+@with_kernels
+def recall_and_weight(
+    ranks: Ranks, level: Integer[Tensor, "queries items"], ks: tuple[int, ...], rank_tau: float
+) -> tuple[Tensor, Tensor]:
+    """The mean over `ks` of R@k under σ(t/τ*), τ* = `rank_tau`, and the number of each query's positives."""
+    positive = level > 0
+    step = Sigmoid(rank_tau)
+    return torch.stack([recall_at(ranks, positive, k, step=step) for k in ks]).mean(0), positive.sum(-1)
+
+
+@with_kernels
+def ndcg_and_weight(
+    ranks: Ranks, level: Integer[Tensor, "queries items"], depth: int, k: int | None, rank_tau: float
+) -> tuple[Tensor, Tensor]:
+    """NDCG of levels up to `depth`, or NDCG@k under σ(t/τ*), τ* = `rank_tau`, and iDCG."""
+    step, dtype = Sigmoid(rank_tau), ranks.plus.dtype
+    ideal = ideal_dcg(level, depth, k=k, step=step, dtype=dtype)
+    return ndcg(ranks, exponential_gain(level, dtype=dtype), ideal, k=k, step=step), ideal
+
+
+@with_kernels
+def mean_over_queries(
+    value: Float[Tensor, " queries"], weight: Shaped[Tensor, " queries"], *, complement: bool = False
+) -> tuple[Float[Tensor, ""], Integer[Tensor, ""]]:
+    """The mean of the values, or of 1 − value, over the queries of weight above 0, and how many are left out; 0 over none."""
+    empty = weight <= 0
+    skipped = empty.sum()
+    value = 1 - value if complement else value
+    return value.masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1), skipped
 
 
 def _worth(rank: Tensor, k: int | None, step: Step) -> Tensor:

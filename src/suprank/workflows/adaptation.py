@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from suprank.adaptation import AdaptConfig, AdaptResult
     from suprank.evaluation import RetrievalData
+    from suprank.system.progress import StageProgress
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def adapt(
     split_test: bool = False,
     levels: Sequence[str] = (),
     device: str | None = None,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
     on_result: Callable[[AdaptResult], None] = lambda result: None,
 ) -> AdaptResult:
     """Train a head on stored embeddings, save it in the folder `out`, and return it with its metrics on held-out classes.

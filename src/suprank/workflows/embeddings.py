@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from suprank.executors import parse_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from os import PathLike
 
     from suprank.data import Manifest
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from suprank.embedding.shards import RunTasks
     from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder, Head
+    from suprank.system.progress import StageProgress
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def embed(
     on_broken: Literal["raise", "skip"] = "raise",
     shard: tuple[int, int] | None = None,
     on: str = "local",
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: bool | StageProgress = True,
 ) -> dict[str, Path]:
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
 
@@ -59,7 +60,7 @@ def embed(
     Under torchrun the processes share the images. With `shard=(3, 16)`, this call embeds every 16th shard of 2,048 images, from
     the third on; once all 16 are there, in one folder, the call without it joins them, and computes what is missing. With
     `on="ray"`, or "ray=HOST:PORT", each shard is a task for a machine of that cluster; all of them see `out` and the images.
-    `progress(split, done, total)` is called as images are embedded, on rank 0 only.
+    `progress` draws a bar for each split, or is called with (split, done, total), on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -103,7 +104,7 @@ def embed(
             shard=shard,
             run_tasks=run_tasks,
             processes=processes,
-            progress=progress if first and progress is not None else _no_progress,
+            progress=progress if first else False,
             note=_log.info,
         )
     return {part: Path(out) / part for part in folders}
@@ -279,7 +280,3 @@ def query_provenance(embedder: Embedder, settings: ImageLoaderSettings, scales: 
 
     made_by = _provenance(embedder, settings, None, scales)
     return replace(made_by, head=head_fingerprint(embedder), fingerprint=embedder.network_fingerprint())
-
-
-def _no_progress(split: str, *numbers: int) -> None:
-    pass

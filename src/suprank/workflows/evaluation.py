@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from suprank.evaluation import Report, RetrievalData
     from suprank.evaluation.truth import TruthSource
     from suprank.models import Head
+    from suprank.system.progress import Progress
 
 
 def evaluate(
@@ -32,7 +33,7 @@ def evaluate(
     label_separator: str | None = None,
     trust_code: bool = False,
     device: str | None = None,
-    progress: bool | Callable[[int, int], None] = True,
+    progress: bool | Progress = True,
     **settings: Any,
 ) -> Report:
     """The exact metrics of stored embeddings, of arrays, or of ranked lists.
@@ -69,7 +70,8 @@ def evaluate(
     if isinstance(subject, str | PathLike):
         if lists_kind(subject, truth) is not None:
             return evaluate_lists(subject, truth, **settings)
-        data = open_data(subject, labels, gallery, gallery_labels, levels=levels, head=head, device=device, **opening)
+        opening |= {"head": head, "device": device, "progress": progress is True}
+        data = open_data(subject, labels, gallery, gallery_labels, levels=levels, **opening)
         return evaluation.evaluate(data, truth=truth, device=device, progress=progress, **settings)
     if given:
         raise ValueError(f"{given[0]} is for files and folders; leave it out.")
@@ -79,7 +81,7 @@ def evaluate(
     elif levels:
         subject = subject.at_levels(levels)
     if head is not None:
-        subject = subject.with_head(load_head(head, device))
+        subject = subject.with_head(load_head(head, device), progress=progress is True)
     return evaluation.evaluate(subject, truth=truth, device=device, progress=progress, **settings)
 
 

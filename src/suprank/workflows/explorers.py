@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from suprank.system.progress import stage_progress
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from os import PathLike
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.web import Explorer, ExplorerRun
     from suprank.models import Embedder, Head
-
-    Progress = Callable[[str, int, int], None]
+    from suprank.system.progress import StageProgress
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +41,12 @@ def explore(
     head: str | PathLike[str] | Head | None = None,
     tags: str | PathLike[str] | None = None,
     read_only: bool = False,
+    progress: bool | StageProgress = True,
 ) -> None:
     """Serve the explorer page of one run, or of two side by side, until Ctrl-C; its address is printed.
 
     The arguments are those of `open_explorer`. On another host than 127.0.0.1, everyone who can reach it sees the images
-    and, without `read_only`, can change tags and saved selections. Port 0 takes a free one.
+    and, without `read_only`, can change tags. Port 0 takes a free one.
 
     Example:
         >>> suprank.explore("runs/happier", "runs/smooth-ap")  # doctest: +SKIP
@@ -55,7 +57,7 @@ def explore(
 
     with bind_socket(host, port) as listening:  # first: a port in use is reported before minutes of work
         explorer = open_explorer(
-            runs, labels, test, model, device, trust_code=trust_code, head=head, tags=tags, read_only=read_only
+            runs, labels, test, model, device, progress, trust_code=trust_code, head=head, tags=tags, read_only=read_only
         )
         listening.listen(128)
         threading.Thread(target=explorer.measure, daemon=True).start()
@@ -70,7 +72,7 @@ def open_explorer(
     test: str | None = None,
     model: str | None = None,
     device: str | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
     *,
     trust_code: bool = False,
     head: str | PathLike[str] | Head | None = None,
@@ -86,8 +88,8 @@ def open_explorer(
     `head`, a folder of `suprank adapt` or a `Head`, is applied to the embeddings of the first run and to uploaded images; a
     second run, which may be the same, is shown as it is.
 
-    Tags are kept in the file `tags`, by default `tags.csv` in the folder of the first run or `NAME.tags.csv` beside `NAME.npy`,
-    and saved selections beside it. With `read_only`, the page does not let anybody change them.
+    Tags are kept in the file `tags`, by default `tags.csv` in the folder of the first run or `NAME.tags.csv` beside `NAME.npy`.
+    With `read_only`, the page does not let anybody change them.
     """
     from suprank.explorer.web import Explorer
     from suprank.workflows.heads import load_head
@@ -95,6 +97,7 @@ def open_explorer(
 
     if not 1 <= len(runs) <= 2:
         raise ValueError(f"{len(runs)} runs are given; give one, or two to compare.")
+    show = stage_progress(progress)
     loaded = None if head is None else load_head(head, device)
     shown = []
     for run, applied in zip(runs, (loaded, None), strict=False):
@@ -106,9 +109,9 @@ def open_explorer(
             trust_code=trust_code,
             device=device,
             shown_in="the explorer page",
-            progress=progress,
+            progress=show,
         )
-        shown.append(_explorer_run(data, model, device, progress, trust_code, applied))
+        shown.append(_explorer_run(data, model, device, show, trust_code, applied))
     if len(shown) > 1 and (warning := shown[0].data.comparison_warning(shown[1].data)):
         _log.warning("%s", warning)
     explorer = Explorer(shown, tags=_tags_file(tags), read_only=read_only)
@@ -131,7 +134,7 @@ def _tags_file(given: str | PathLike[str] | None) -> Path | None:
 
 
 def _explorer_run(
-    data: RetrievalData, model: str | None, device: str | None, progress: Progress, trust_code: bool, head: Head | None
+    data: RetrievalData, model: str | None, device: str | None, progress: StageProgress, trust_code: bool, head: Head | None
 ) -> ExplorerRun:
     """The data with their index, and a function that embeds uploaded images."""
     from suprank.explorer.index import Index

@@ -12,15 +12,15 @@ from urllib.parse import quote, unquote
 
 from suprank.files.atomic import own_file
 from suprank.files.reading import reading
+from suprank.system.progress import stage_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from os import PathLike
 
     from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.models import Head
-
-    Progress = Callable[[str, int, int], None]
+    from suprank.system.progress import StageProgress
 
 RECIPE, REPORTS = "recipe.toml", "reports"
 PLACES = (
@@ -47,7 +47,7 @@ def open_data(
     trust_code: bool = False,
     device: str | None = None,
     shown_in: str | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
 ) -> RetrievalData:
     """Open stored embeddings with their labels, to evaluate, compare, search or look at them.
 
@@ -67,8 +67,8 @@ def open_data(
 
     `levels` chooses levels, finest first; one that the images lack is refused. `head`, a folder of `suprank adapt` or a `Head`,
     is applied to queries and gallery. Images without labels have no levels. Broken images are left out. `shown_in` names a page
-    or a search that shows images one by one: they need paths, and one label at each level. `progress(what, done, total)` is
-    called as images are embedded and embeddings go through the head.
+    or a search that shows images one by one: they need paths, and one label at each level. `progress` draws bars while images
+    are embedded and embeddings go through the head, or is called with (what, done, total).
 
     Example:
         >>> suprank.open_data("runs/roadmap")  # doctest: +SKIP
@@ -77,13 +77,14 @@ def open_data(
     from suprank.workflows.embedding_datasets import import_dataset, is_dataset, read_splits
     from suprank.workflows.heads import load_head
 
+    show = stage_progress(progress)
     loaded = None if head is None else load_head(head, device)  # first: a wrong head should not wait for a run's images
     path = Path(place)
     if path.suffix.lower() == ".json":
         path, test = _run_of_report(path, test)
     if not is_run(path) and (frozen or test is not None):
         raise ValueError(f"{path} is not a run, so it has one test set and one model; leave out test and frozen.")
-    if dataset := is_dataset(path):
+    if dataset := not _is_ours(path) and is_dataset(path):
         if any(given is not None for given in (labels, gallery, gallery_labels)) or fill_gaps:
             raise ValueError(f"{path} is a dataset, which has its own labels and gallery; leave out other ones, and fill_gaps.")
         data = read_splits(path, import_dataset(path, levels, id_column, label_separator))
@@ -92,7 +93,7 @@ def open_data(
         if any(given is not None for given in (labels, gallery, gallery_labels, id_column, label_separator)) or fill_gaps:
             raise ValueError(f"{path} is a folder, which has its own labels, gallery and ids; to use others, name files.")
         if is_run(path):
-            data = _open_run(path, test, device, progress, frozen=frozen, trust_code=trust_code, shown_in=shown_in)
+            data = _open_run(path, test, device, show, frozen=frozen, trust_code=trust_code, shown_in=shown_in)
         else:
             data = _open_folder(path)
     else:
@@ -102,12 +103,21 @@ def open_data(
         data = data.at_levels(levels or data.levels)
     if shown_in is not None:
         data.require_single_labels(shown_in)
-    return data if loaded is None else data.with_head(loaded, progress)
+    return data if loaded is None else data.with_head(loaded, show)
 
 
 def is_run(place: str | PathLike[str]) -> bool:
     """Whether this is a folder of `suprank train`."""
     return own_file(Path(place) / RECIPE).is_file()
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether this is a folder of `suprank train` or `suprank embed`, or a part of one."""
+    if not place.is_dir():
+        return False
+    from suprank.embedding.parts import embedded_parts, has_embeddings
+
+    return is_run(place) or has_embeddings(place) or bool(embedded_parts(place))
 
 
 def test_of(place: str | PathLike[str], test: str | None, places: Sequence[str | PathLike[str]]) -> str | None:
@@ -136,7 +146,14 @@ def _run_of_report(file: Path, test: str | None) -> tuple[Path, str]:
 
 
 def _open_run(
-    run: Path, test: str | None, device: str | None, progress: Progress, *, frozen: bool, trust_code: bool, shown_in: str | None
+    run: Path,
+    test: str | None,
+    device: str | None,
+    progress: StageProgress,
+    *,
+    frozen: bool,
+    trust_code: bool,
+    shown_in: str | None,
 ) -> RetrievalData:
     from suprank.evaluation.retrieval_data import MetricDefaults, Origin
     from suprank.evaluation.units import TRAINING

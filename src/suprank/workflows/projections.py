@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from os import PathLike
 
     from suprank.data import Manifest
     from suprank.embedding import ImageLoaderSettings
     from suprank.models import Embedder
+    from suprank.system.progress import Progress
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def save_pca(
     whiten: bool = False,
     loading: ImageLoaderSettings,
     device: str | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Progress = True,
 ) -> Embedder:
     """Save the embedder with a projection onto the `dim` main directions of these images' features, and return it.
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from suprank.system.progress import stage_progress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from huggingface_hub import CommitInfo, EvalResult, ModelCard
 
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report, RetrievalData
     from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder
+    from suprank.system.progress import StageProgress
     from suprank.training import TrainConfig
-
-    Progress = Callable[[str, int, int], None]
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def write_repository(
     gallery: bool = False,
     trust_code: bool = False,
     device: str | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
 ) -> ModelCard:
     """Write what `push_to_hub` pushes: the model, and a card with its metrics, data and recipe; return the card.
 
@@ -94,7 +95,7 @@ def write_repository(
     from suprank.models.model_card import model_card
 
     check_repo_id(repo_id)
-    evaluated = _evaluate(model, report, test, trust_code, device, progress)
+    evaluated = _evaluate(model, report, test, trust_code, device, stage_progress(progress))
     config, data, name = evaluated.config, evaluated.data, evaluated.dataset
     out, sections = Path(folder), dict[str, Any]()
     evaluated.embedder.save(out)
@@ -143,7 +144,7 @@ def _evaluate(
     test: str | None,
     trust_code: bool,
     device: str | None,
-    progress: Progress,
+    progress: StageProgress,
 ) -> _Evaluated:
     from suprank.evaluation import Report, evaluate
     from suprank.evaluation.evaluate import PROVENANCE

@@ -7,11 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from suprank.system.progress import stage_progress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from os import PathLike
 
     from suprank.models import Head
+    from suprank.system.progress import StageProgress
 
 MAX_SUMMARY = 5000
 """Characters of the author's summary: about a screen of text."""
@@ -37,7 +39,7 @@ def report(
     device: str | None = None,
     trust_code: bool = False,
     head: str | PathLike[str] | Head | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: bool | StageProgress = True,
 ) -> Path:
     """Write the report page of one run, or of two side by side, and return its path.
 
@@ -47,7 +49,7 @@ def report(
     and `map_classes` the number of classes on the map, those with the most images, or 0 for all; `map_images` single test
     images are placed among them. Runs with a backbone of your own are loaded only with `trust_code`. `head`, a folder of
     `suprank adapt` or a `Head`, is applied to the embeddings of `run`, and never to what it is compared with, which may be the
-    same run. `progress(what, done, total)` is called as the work goes on.
+    same run. `progress` draws a bar for each stage of the work, or is called with (what, done, total).
 
     `summary`, a text or the path of a text file, is shown at the top as the author's; blank lines separate its paragraphs.
 
@@ -70,7 +72,7 @@ def report(
     check_writable(page_file)
     if find_spec("openTSNE") is None:  # checked before minutes of embedding
         raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
-    show = progress or (lambda what, done, total: None)
+    show = stage_progress(progress)
     applied = None if head is None else load_head(head, device)
     places = [(run, applied, False)]
     if against is not None or against_frozen:

@@ -15,6 +15,7 @@ import numpy as np
 
 from suprank.evaluation.retrieval_data import OWN_TEST
 from suprank.files.atomic import own_file
+from suprank.system.progress import stage_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from suprank.data import Manifest
     from suprank.embedding import ImageLoaderSettings
     from suprank.models import Embedder
+    from suprank.system.progress import StageProgress
     from suprank.training import TrainConfig
-
-    Progress = Callable[[str, int, int], None]
 
 EMBEDDINGS, FROZEN = "embeddings", "frozen"
 """Subfolders of a run: embeddings of its test images, and those of its backbone before training."""
@@ -40,7 +40,7 @@ def embed_run(
     folder: Path,
     test: str | None = None,
     device: str | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
     *,
     frozen: bool = False,
     trust_code: bool = False,
@@ -51,8 +51,8 @@ def embed_run(
     `test` is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`); an interrupted embedding continues
     where it stopped. Existing embeddings are kept, even if manifest, images or model are gone since, and replaced only if the
     run has another model by now, or images have other bytes. Labels are those that the manifest has now. `test` is by default
-    the manifest's own test images, else the first of `data.tests`. `progress(what, done, total)` is called as images are
-    embedded.
+    the manifest's own test images, else the first of `data.tests`. `progress` draws a bar while images are embedded, or is
+    called with (what, done, total).
 
     With `frozen` the images are embedded by the run's backbone before training, into RUN/frozen: the same images as in
     RUN/embeddings, read in the same way.
@@ -80,7 +80,7 @@ def embed_run(
             manifest.require_single_labels(
                 f"{shown_in} of {folder.resolve().name}", "measure it with `suprank evaluate`", levels=levels
             )
-        _embed(folder, config, name, device, progress, reason, frozen=frozen, trust_code=trust_code)
+        _embed(folder, config, name, device, stage_progress(progress), reason, frozen=frozen, trust_code=trust_code)
     return name
 
 
@@ -262,7 +262,7 @@ def _embed(
     config: TrainConfig,
     name: str,
     device: str | None,
-    progress: Progress,
+    progress: StageProgress,
     reason: str,
     *,
     frozen: bool = False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.system.progress import stage_progress
 from suprank.workflows.heads import load_head
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.index import Hits
     from suprank.models import Head
-
-    Progress = Callable[[str, int, int], None]
+    from suprank.system.progress import StageProgress
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 1024  # queries whose hits are found together
@@ -45,7 +45,7 @@ def search(
     server: str | None = None,
     upload: bool = False,
     trust_code: bool = False,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool | StageProgress = True,
 ) -> Iterator[dict[str, Any]]:
     """The k best items for each query as dicts with the keys query, rank, id, path, score and labels, best first.
 
@@ -62,11 +62,12 @@ def search(
         {'query': 'jay.jpg', 'rank': 1, 'id': 404, 'path': 'jays/3.jpg', 'score': 0.912345, 'labels': {'species': 'jay'}}
     """
     from suprank.explorer import Index
+    from suprank.explorer.images import matching_rows
     from suprank.explorer.index import checked_queries
-    from suprank.explorer.manifests import matching_rows
     from suprank.workflows.explorers import index_folder
     from suprank.workflows.opening import open_data
 
+    show = stage_progress(progress)
     place, loaded = Path(embeddings), None if head is None else load_head(head)
     if (queries is None) == (not images) and not (upload and queries is None):
         raise ValueError("give what to search for, either images or queries.")
@@ -74,7 +75,7 @@ def search(
         raise ValueError("upload=True needs the collection to upload to, such as server='http://host:19530/birds'.")
     if server is not None and (kind, recall) != ("auto", 0.95):
         raise ValueError("a server chooses the kind and the effort of its index itself; leave out kind and recall.")
-    data = open_data(place, labels, test=test, head=loaded, trust_code=trust_code, shown_in="a search", progress=progress)
+    data = open_data(place, labels, test=test, head=loaded, trust_code=trust_code, shown_in="a search", progress=show)
     manifest, items = data.items.manifest, data.items.embeddings
     rows = None
     if where:
@@ -89,14 +90,14 @@ def search(
     if vectors is not None:
         checked_queries(vectors.rows(slice(0, 1)).cpu().numpy(), items.dim)  # before the items are indexed or uploaded
     if server is None:
-        index = Index.cached(items, index_folder(data), kind, recall, partial(progress, "indexing"), _log.warning)
+        index = Index.cached(items, index_folder(data), kind, recall, partial(show, "indexing"), _log.warning)
         find, description = partial(index.search, k=k, rows=rows), index.description
     else:
         from suprank.explorer.milvus import MilvusIndex
 
         collection = MilvusIndex(server)
         if upload:
-            collection.upload(items, manifest, partial(progress, "uploading"))
+            collection.upload(items, manifest, partial(show, "uploading"))
         else:
             collection.open(items)
         find, description = partial(collection.search, k=k, where=where), f"{collection.description} at {server}"

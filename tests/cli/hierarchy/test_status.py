@@ -26,16 +26,16 @@ def test_steps_counts_and_branches(tmp_path):
 
 def test_a_stale_step_is_told_and_json_has_all(tmp_path):
     project = landmarks(tmp_path / "p", {("train", 1): ["church"], ("index", 1): []})
-    done("hierarchy", "clean", project.folder, "--quiet")
+    done("hierarchy", "types", project.folder, "--quiet")
     before = project.steps()["new"].result["digest"]
     with project.transaction() as db:
-        record_step(db, "scrape", {}, inputs=before, result={}, digest="new types")
+        record_step(db, "types", {}, inputs=before, result={}, digest="new types")
     said = done("hierarchy", "status", project.folder).stdout
     assert "STALE: an earlier step ran again" in said
     assert "2 items (1 index, 1 train), 1 with a label" in said
     assert "STALE" in done("hierarchy", "status", project.folder, "--quiet").stdout
     told = json.loads(done("hierarchy", "status", project.folder, "--json").stdout)
-    assert {step["name"]: step["stale"] for step in told["steps"]} == {"new": False, "scrape": False, "clean": True}
+    assert {step["name"]: step["stale"] for step in told["steps"]} == {"new": False, "types": False, "clean": True}
     assert told["counts"]["reasons"] == {"no type was looked up yet": 1}
     assert told["damage"] == []
 

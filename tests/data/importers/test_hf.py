@@ -96,7 +96,7 @@ def test_a_saved_dataset_has_the_rows_classes_and_pixels_that_load_from_disk_giv
     DatasetDict(train=birds(slice(0, 4)), test=birds(slice(4, 6))).save_to_disk(tmp_path)
     result = import_hf(tmp_path)
     manifest = result.manifests[""]
-    assert result.sentences[0] == "levels, finest first: species, family (choose with --level)"
+    assert result.sentences[0] == "levels, finest first: species, family (choose with levels)"
     assert manifest.names == {"species": tuple(SPECIES), "family": tuple(FAMILY)}  # in their order: ids are the same
     loaded = datasets.load_from_disk(tmp_path)
     for split in ("train", "test"):
@@ -210,7 +210,7 @@ def test_lists_of_classes_are_several_labels_and_minus_one_is_none(tmp_path):
     Dataset.from_dict(cells | {"id": [7, 7, 9]}, features=features).to_parquet(tmp_path / "y.parquet")
     result = import_hf(tmp_path / "y.parquet")
     assert "id" not in result.manifests[""].table.column_names
-    assert any("give --id id" in sentence for sentence in result.sentences)
+    assert any("name it with id" in sentence for sentence in result.sentences)
     assert rows(imported(tmp_path / "y.parquet", id="id"), "id") == [("7",), ("7",), ("9",)]
 
 
@@ -219,7 +219,7 @@ def test_columns_that_form_a_tree_become_levels_or_else_text_that_repeats(tmp_pa
     cells = {name: birds().data.table[name].to_pylist() for name in BIRDS}
     Dataset.from_dict(cells | {"camera": [0, 1, 0, 1, 0, 1]}, features=features).to_parquet(tmp_path / "x.parquet")
     assert import_hf(tmp_path / "x.parquet").sentences[0] == (
-        "levels, finest first: species, family; not used: camera (choose with --level)"
+        "levels, finest first: species, family; not used: camera (choose with levels)"
     )
     crossed = import_hf(tmp_path / "x.parquet", levels=["species", "camera"])
     assert any("not a tree: species 'wren' stands under camera" in sentence for sentence in crossed.sentences)
@@ -252,7 +252,7 @@ dataset_info:
     assert imported(tmp_path, config="one").names == {"label": ("0",)}
     result = import_hf(tmp_path, config="two")
     assert result.manifests[""].names == {"label": ("cat", "dog")}
-    assert "left out split odd; to use it, name all splits, such as --split query --split odd=train" in result.sentences
+    assert "left out split odd; to use it, name all in splits: query, odd=train" in result.sentences
     both = imported(tmp_path, config="two", splits=["odd=train", "query"])
     assert rows(both, "split", "label_label") == [("train", "dog")] * 2 + [("query", "cat")] * 2
 
@@ -284,10 +284,10 @@ def test_images_beside_a_parquet_file_are_files_and_those_elsewhere_are_refused(
     ("columns", "options", "complaint"),
     [
         ({"label": ["a"]}, {}, "has no image column; its columns are label"),
-        ({"a": [b"1"], "b": [b"2"], "label": ["x"]}, {}, r"several image columns \(a, b\); choose one with image \(--image\)"),
+        ({"a": [b"1"], "b": [b"2"], "label": ["x"]}, {}, r"several image columns \(a, b\); choose one with image"),
         ({"image": [b"1"], "label": ["x"]}, {"image": "imag"}, "no column 'imag'; did you mean 'image'"),
         ({"image": [b"1"], "label": [2]}, {"image": "label"}, "'label' holds int64, not images; the image columns are image"),
-        ({"image": [b"1"], "score": [0.5]}, {}, "no column of class names; its columns are score.*--level"),
+        ({"image": [b"1"], "score": [0.5]}, {}, "no column of class names; its columns are score.*with levels"),
         ({"image": [b"1"], "score": [0.5]}, {"levels": ["score"]}, "'score' holds double, which is no label"),
         ({"image": [b"1"], "label": ["x"]}, {"levels": ["label", "label"]}, "named twice"),
         ({"image": [b"1"], "label": ["x"]}, {"levels": ["labl"]}, "did you mean 'label'"),
@@ -296,7 +296,7 @@ def test_images_beside_a_parquet_file_are_files_and_those_elsewhere_are_refused(
         ({"image": [b"1"], "label": ["x"]}, {"splits": ["train=val"]}, "needs a name that a manifest has"),
         ({"image": [b"1"], "label": ["x"]}, {"revision": "v1"}, "local file, which has no revisions"),
         ({"image": [b"1"], "label": ["x"]}, {"config": "a"}, "has no configuration 'a'"),
-        ({"image": [b"1"], "label": [-1]}, {}, "the images of split train have no labels; name the splits to use"),
+        ({"image": [b"1"], "label": [-1]}, {}, "the images of split train have no labels; name those to use"),
         ({"image": [b"1", b"2"], "label": [-1, 3]}, {}, "row 0: label is blank"),
     ],
 )

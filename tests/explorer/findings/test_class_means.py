@@ -5,8 +5,7 @@ import pytest
 
 from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer.findings import class_map
-from suprank.explorer.findings.class_means import same_label_neighbors
+from suprank.explorer.findings.class_means import class_map, same_label_neighbors
 from suprank.explorer.images import unit_embeddings
 from tests.explorer import runs
 from tests.explorer.runs import of_arrays

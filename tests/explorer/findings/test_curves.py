@@ -6,11 +6,13 @@ from sklearn.metrics import precision_recall_curve
 
 from suprank import open_data
 from suprank.evaluation import evaluate
-from suprank.explorer.findings import curves, hierarchical_at_k, precision_recall_and_scores
+from suprank.explorer.findings import curves
 from suprank.explorer.findings.curves import (
     ScoreBlock,
+    hierarchical_at_k,
     interpolated_precision,
     levels_by_rank,
+    precision_recall_and_scores,
     sample_queries,
     score_blocks,
 )
@@ -140,6 +142,6 @@ def test_at_k_a_sample_of_queries_is_ranked_against_all_items(data, monkeypatch)
     monkeypatch.setattr(curves, "MIN_QUERIES", 7)
     monkeypatch.setattr(curves, "_PAIRS_BY_K", 600)
     found, rows = hierarchical_at_k(data, max_k=10, seed=2), sample_queries(data, 2, 600)
-    assert (found.queries, found.total_queries) == (10, 60)
+    assert len(rows) == 10
     whole = evaluate(data, metrics=["H-P@10"], per_query=True)
     assert found.precision[-1] == pytest.approx(whole.per_query["H-P@10"][rows].mean())

@@ -5,7 +5,8 @@ import pytest
 
 from suprank import open_data
 from suprank.evaluation import evaluate
-from suprank.explorer.findings import (
+from suprank.explorer.findings import mistakes as module
+from suprank.explorer.findings.mistakes import (
     FirstItems,
     ItemCounts,
     better_mistakes,
@@ -13,7 +14,6 @@ from suprank.explorer.findings import (
     count_first_items,
     misses_class,
 )
-from suprank.explorer.findings import mistakes as module
 from tests.explorer import runs
 from tests.explorer.runs import of_arrays
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from suprank import open_data
 from suprank.evaluation import Report
-from suprank.explorer.findings import (
+from suprank.explorer.findings.query_metrics import (
     compare_reports,
     examples,
     most_different_queries,
@@ -37,13 +36,11 @@ def test_every_metric_has_an_interval_around_it_and_values_per_query(pictures):
     assert [one.level for one in levels] == ["class", "group"]
     assert [one.value for one in levels] == [report["AP/class"], report["AP/group"]]
     assert levels[0].low <= levels[0].value <= levels[0].high
-    assert levels[0].queries == 24
 
 
-def test_levels_count_the_queries_that_have_positives(tmp_path):
+def test_a_level_without_positives_is_nan(tmp_path):
     single = runs.collection(tmp_path, groups=2, classes=2, images=1)
     found = precision_by_level(evaluated(of_arrays("x", runs.vectors(single), single)))
-    assert [one.queries for one in found] == [0, 4]
     assert np.isnan(found[0].value)
     assert np.isnan(found[1].low), "there are no intervals"
 
@@ -60,6 +57,9 @@ def test_queries_are_matched_by_path_whatever_their_order(pictures):
     one, other = of_arrays("a", vectors, pictures), of_arrays("b", vectors[order], pictures.take(order))
     same = one.match(other)
     assert order[same].tolist() == list(range(24))
+    twice = pictures.take(np.r_[0:24, 3])
+    data = of_arrays("twice", runs.vectors(twice), twice)
+    assert data.match(data).tolist() == list(range(25)), "paths that stand there twice are matched in their order"
     mine, theirs = evaluated(one), evaluated(other)
     comparison = compare_reports(mine, reorder_queries(theirs, same))
     assert all(row.difference == pytest.approx(0) for row in comparison.rows)
@@ -67,32 +67,6 @@ def test_queries_are_matched_by_path_whatever_their_order(pictures):
     row = next(row for row in compare_reports(better, mine).rows if row.metric == "H-AP")
     assert row.difference == pytest.approx(better["H-AP"] - mine["H-AP"])
     assert row.p_value < 0.05
-
-
-def test_paths_that_stand_there_twice_are_matched_in_their_order(pictures):
-    twice = pictures.take(np.r_[0:24, 3])
-    data = of_arrays("a", runs.vectors(twice), twice)
-    assert data.match(data).tolist() == list(range(25))
-
-
-def test_other_queries_and_other_galleries_are_refused(tmp_path, pictures):
-    some = pictures.take(np.arange(20))
-    whole, part = (of_arrays(name, runs.vectors(rows), rows) for name, rows in (("whole", pictures), ("part", some)))
-    with pytest.raises(ValueError, match="'pictures/2-2-0.png' is in whole only"):
-        whole.match(part)
-    with pytest.raises(ValueError, match="24 are in whole"):
-        part.match(whole)
-    split = runs.collection(tmp_path / "q", splits=("query", "gallery", "gallery"))
-    long = open_data(runs.embeddings(tmp_path / "long", split))
-    kept = np.r_[0:18, 18]  # 7 queries and 12 items
-    short = open_data(runs.embeddings(tmp_path / "short", split.take(kept)))
-    same = open_data(runs.embeddings(tmp_path / "same", split.take(np.r_[0:18, 18, 19:24])))
-    assert len(long.match(same)) == 8
-    with pytest.raises(ValueError, match="different queries"):
-        long.match(short)
-    fewer = open_data(runs.embeddings(tmp_path / "fewer", split.take(np.r_[0:23])))
-    with pytest.raises(ValueError, match="ranks 16 items and fewer 15"):
-        long.match(fewer)
 
 
 def test_an_example_holds_the_best_items_with_scores_and_levels(pictures):

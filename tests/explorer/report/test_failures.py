@@ -9,7 +9,9 @@ from sklearn.metrics import confusion_matrix
 
 from suprank import open_data
 from suprank.data import Manifest
-from suprank.explorer.findings import RunFindings, nearest_items, reorder_queries
+from suprank.explorer.findings.collect import RunFindings
+from suprank.explorer.findings.confusions import nearest_items
+from suprank.explorer.findings.query_metrics import reorder_queries
 from suprank.explorer.report.example_sections import example_sections
 from suprank.explorer.report.failures_section import MAX_IMAGES, changes_part, failures_section
 from suprank.explorer.report.header import header
@@ -22,7 +24,7 @@ from tests.explorer.runs import GROUPS, collection, embeddings, evaluated, hand_
 
 def findings(data, **sampling):
     """A run with only what the section uses."""
-    return RunFindings(data, evaluated(data), *[None] * 7, nearest_items(data, **sampling))
+    return RunFindings(data, evaluated(data), *[None] * 5, nearest_items(data, **sampling))
 
 
 def both(*sources):
@@ -342,7 +344,7 @@ def test_images_without_labels_have_no_such_section(tmp_path):
     bare = Manifest.from_columns(
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=()
     )
-    run = RunFindings(of_arrays("bare", vectors(manifest), bare), *[None] * 9)
+    run = RunFindings(of_arrays("bare", vectors(manifest), bare), *[None] * 7)
     assert failures_section([run], [None], Thumbnails()) is None
 
 

@@ -9,7 +9,7 @@ HOSTILE = "</text><script>alert(1)</script> $\\frac{ 漢字"
 
 
 def figure(name="a", label=HOSTILE):
-    with new_figure() as (one, (axes,)):
+    with new_figure() as (one, axes):
         axes.plot([0, 1], [0, 1], color=run_ink(1), marker="o")
         axes.fill_between([0, 1], [1, 1], color=level_ink(2))
         axes.set(xlabel=label, title="a title")
@@ -53,7 +53,7 @@ def test_the_same_figure_is_the_same_text():
 
 
 def test_a_name_with_what_xml_forbids_is_drawn_without_it():
-    with new_figure() as (figure, (axes,)):
+    with new_figure() as (figure, axes):
         axes.set_title("a\x07\x00 b")
         svg = as_svg(figure, "n", "a\x07 b")
     assert "a b" in svg

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.explorer.findings import ClassMap
+from suprank.explorer.findings.class_means import ClassMap
 from suprank.explorer.report.header import Header
 from suprank.explorer.report.map_section import HEIGHT, LISTED, REST, WIDTH, map_section
 from suprank.explorer.report.page import BUDGET, Thumbnails, render_page
-from tests.browsers import NEEDS_BROWSER, PATIENCE
+from tests.browsers import NEEDS_BROWSER, guarded_pages
 from tests.explorer.report.reading import of, parsed
 from tests.explorer.runs import of_arrays
 
@@ -153,23 +153,14 @@ def file(tmp_path_factory):
 @pytest.fixture
 def opened(browser, file):
     """Opens the page; at the end, no script failed, no label ran, and the map loaded nothing."""
-    contexts, complaints = [], []
+    with guarded_pages(browser) as new_page:
 
-    def open_page(width=1280, **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        shown = context.new_page()
-        shown.set_default_timeout(PATIENCE)
-        for event in ("console", "pageerror", "dialog"):
-            shown.on(event, lambda what: complaints.append(str(what)))
-        shown.on("request", lambda one: one.url.startswith(("data:", file.as_uri())) or complaints.append(one.url))
-        shown.goto(file.as_uri())
-        return shown
+        def open_page(width=1280, **options):
+            shown = new_page(file.as_uri(), viewport={"width": width, "height": 900}, **options)
+            shown.goto(file.as_uri())
+            return shown
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
+        yield open_page
 
 
 def place(shown, column, row, map_number=0):

@@ -14,7 +14,7 @@ from suprank import open_data
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
 from suprank.evaluation.explanations import explain_metric
-from suprank.explorer.findings import class_map
+from suprank.explorer.findings.class_means import class_map
 from suprank.explorer.report import report_page
 from tests.explorer.report.reading import of, parsed
 from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, of_arrays, run, vectors
@@ -33,8 +33,6 @@ ALL = [
     "curves",
     "scores",
     "map",
-    "gap",
-    "step",
     "recipe",
 ]
 
@@ -158,13 +156,6 @@ def test_the_maps_have_every_class_with_its_image(elements):
     assert sorted(one.text.rsplit(" ", 1)[0] for one in of(elements, "button") if legend in one.above) == sorted(GROUPS)
 
 
-def test_the_step_shows_the_runs_own_numbers(elements):
-    (step,) = of(elements, "section", id="step")
-    assert "Loss happier: τ = 0.01, ρ = 100, δ = 0.05" in step.text
-    assert "It is an upper bound of the exact step." in step.text
-    assert "Loss smooth-ap: τ = 0.01." in step.text
-
-
 @pytest.mark.usefixtures("undrawn")  # test_figures draws a figure twice
 def test_the_same_runs_give_the_same_page(runs):
     better, worse, _ = runs
@@ -275,7 +266,7 @@ def test_a_run_alone_has_no_comparison(runs):
 def test_a_folder_of_embeddings_has_no_curves_and_no_recipe(tmp_path, runs):
     folder = embeddings(tmp_path / "embedded", runs[2])
     shown = ids(parsed(small(open_data(folder))))
-    assert shown == [name for name in ALL if name not in ("training", "better", "behind", "failing", "step", "recipe")]
+    assert shown == [name for name in ALL if name not in ("training", "better", "behind", "failing", "recipe")]
 
 
 def test_one_level_of_labels_has_no_hierarchical_sections(runs):
@@ -285,7 +276,7 @@ def test_one_level_of_labels_has_no_hierarchical_sections(runs):
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest), "label_class": names}, root=manifest.root
     )
     found = parsed(small(of_arrays("flat", vectors(flat), flat)))
-    assert ids(found) == ["verdict", "failures", "metrics", "worst", "random", "curves", "scores", "map", "gap"]
+    assert ids(found) == ["verdict", "failures", "metrics", "worst", "random", "curves", "scores", "map"]
     assert not [one for one in of(found, "section") if re.search("H-AP|H-P", one.text)]
     assert {one.attributes["class"] for one in of(found, "figure", class_="tile")} == {
         "tile query",

@@ -149,6 +149,17 @@ def test_pictures_are_sent_by_row(client, images):
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(answer.content))), np.asarray(own))
 
 
+def test_a_missing_or_damaged_picture_is_drawn_and_comes_back(tmp_path):
+    images = drawn.manifest(tmp_path, each=1)
+    client = client_of(drawn.explorer(images))
+    file = tmp_path / images.paths[0].as_py()
+    file.write_bytes(b"\xff\xd8\xff nothing of a picture")
+    answer = client.get("/picture/small/a/gallery/0")
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "image/svg+xml")
+    Image.new("RGB", (8, 8), "red").save(file, "PNG")
+    assert client.get("/picture/small/a/gallery/0").status_code == 200
+
+
 def test_what_is_measured_later_is_said(images):
     data = drawn.data(images, drawn.by_shape)
     found = Explorer([ExplorerRun(data, Index.build(data.items.embeddings))])

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 
 from suprank.explorer.web import Filters, ImageId
-from tests.explorer.web.conftest import served
+from tests.explorer.web import drawn
+from tests.explorer.web.conftest import png, served
 
 
 def test_fifty_parallel_searches_are_answered_correctly(two):
@@ -25,9 +26,6 @@ def test_fifty_parallel_searches_are_answered_correctly(two):
 
 
 def test_uploads_and_pictures_at_once_do_not_mix(one):
-    from tests.explorer.web import drawn
-    from tests.explorer.web.test_app import png
-
     kinds = ["ring", "triangle", "clover", "five-pointed star"]
     pictures = {kind: png(drawn.figure(kind, 4321)) for kind in kinds}
 

@@ -1,9 +1,8 @@
-"""Selections: filters by result, orders, tags, saved ones, and their CSV."""
+"""Selections: filters by result, orders, tags, and their CSV."""
 
 import csv
 import io
 import re
-import tempfile
 from collections import Counter
 from functools import partial
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from suprank import open_data
 from suprank.data import Manifest
@@ -19,7 +19,7 @@ from suprank.explorer.web import Explorer, ExplorerRun, Node
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
 from suprank.explorer.web.export import tagged_manifest
 from suprank.explorer.web.image_metrics import RESULTS, ImageMetrics
-from suprank.explorer.web.selections import parse_query, selection_query
+from suprank.explorer.web.selections import parse_query, selection_parameters, selection_query
 from suprank.explorer.web.tree import NodeMetrics
 from tests.explorer import runs
 from tests.explorer.runs import of_arrays
@@ -84,6 +84,8 @@ def test_the_worked_example(hand_made, query, expected):
         found = rows_of(hand_made, query)
         assert (found if "order" in query else sorted(found)) == expected
         page = client_of(hand_made).get(f"/?{query}").text
+        chosen = selection_parameters(hand_made, parse_query(hand_made, query)).values()
+        assert f"<title>{escape(', '.join(filter(None, chosen)))} · own · suprank</title>" in page, "the name of a bookmark"
         side = "gallery" if "side" in query else "query"
         assert sorted(map(int, re.findall(rf'class="frame" href="/item/a/{side}/(\d+)"', page))) == sorted(expected)
 
@@ -237,14 +239,14 @@ def test_cells_of_the_csv_are_safe_in_a_spreadsheet_and_a_terminal(tmp_path):
     explorer = opened(data, tags=tmp_path / "t.csv")
     explorer.tags.change(data.items.manifest, [1], add="seen")
     text = client_of(explorer).get("/selection.csv").text
-    assert text.startswith("path,split,label_kind,id,box,AP/kind,result/kind,tags\r\n")
+    assert text.startswith("path,split,label_kind,id,box,AP/kind,result/kind,tags\n")
     assert list(csv.reader(io.StringIO(text, newline="")))[1:] == [
         ["'=cmd.png", "test", "'@x", "+1", "0 0 1.5 2", "", "", ""],
         [r"b\u001b[31m.png", "test", '\'-"y", z', "2", "", "", "", "seen"],
     ]
 
 
-# Tags and saved selections
+# Tags
 
 
 def test_tags_are_given_listed_filtered_and_removed(tagged):
@@ -282,25 +284,6 @@ def test_all_images_of_a_selection_are_tagged_after_a_confirmation(tagged):
     assert sorted(rows_of(explorer, "tag=check")) == sorted(chosen)
     client.post("/tag-all", data={**form, "act": "remove"})
     assert rows_of(explorer, "tag=check") == []
-
-
-def test_selections_are_saved_listed_and_deleted(tagged):
-    explorer, client = tagged
-    query = "tag=%2B&node=1.2&result_b=wrong&order=first_better&offset=3"
-    answer = client.post("/selections", data={"name": " The <hard> ones ", "selection": query})
-    assert (answer.status_code, answer.url.query) == (200, b"node=family%3Astar&tag=%2B&result_b=wrong&order=first_better")
-    assert "<h1>The &lt;hard&gt; ones</h1>" in answer.text
-    start = client.get("/").text
-    assert "The &lt;hard&gt; ones</a>" in start
-    address = re.search(r'<a href="(/\?[^"]*)">The', start)[1].replace("&amp;", "&")
-    assert client.get(address).status_code == 200
-    again = client.post("/selections", data={"name": "The <hard> ones", "selection": ""})
-    assert (again.status_code, "already a selection" in again.text) == (400, True)
-    for name, selection in (("", ""), ("x" * 101, ""), ("x", "order=y"), ("x", "&".join(f"a{n}=1" for n in range(30)))):
-        assert client.post("/selections", data={"name": name, "selection": selection}).status_code == 400
-    client.post("/selections", data={"name": "The <hard> ones", "act": "delete"})
-    assert "Saved selections" not in client.get("/").text
-    assert explorer.selections.all() == []
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -368,7 +351,6 @@ def test_bad_forms_are_refused_with_a_sentence(tagged, address, form, status, sa
 WRITES = {
     "/tags": {"image": "a/gallery/3", "tag": "x"},
     "/tag-all": {"selection": "", "tag": "x", "total": "96"},
-    "/selections": {"name": "x", "selection": ""},
 }
 
 
@@ -380,7 +362,6 @@ def test_only_forms_of_this_page_change_anything(tagged):
         assert client.post(address, json=form).status_code == 400
         assert client.get(address, params=form).status_code in (200, 400, 405)
     assert not explorer.tags.file.exists()
-    assert explorer.selections.all() == []
 
 
 def test_a_read_only_page_has_no_controls_and_refuses_changes(images, tmp_path):
@@ -397,24 +378,21 @@ def test_a_read_only_page_has_no_controls_and_refuses_changes(images, tmp_path):
             answer = client.post(address, data=form)
             assert (answer.status_code, said in answer.text) == (403, True)
         pages = "".join(client.get(address).text for address in ("/", "/item/a/gallery/3", "/tags", "/help"))
-        controls = ("+ tag", 'action="/tags"', 'action="/selections"', 'action="/tag-all"', "<kbd>t</kbd>")
-        assert [control in pages for control in controls] == [said == "cannot be written"] * 5
+        controls = ("+ tag", 'action="/tags"', 'action="/tag-all"', "<kbd>t</kbd>")
+        assert [control in pages for control in controls] == [said == "cannot be written"] * 4
         assert ("blurry" in pages) == (said == "started to be read only")
 
 
-def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(tagged, tmp_path, monkeypatch):
+def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(tagged):
     explorer, client = tagged
-    explorer.tags.file.write_text("nonsense\n")
-    assert "Tags and saved selections cannot be read" in client.get("/").text
+    explorer.tags.file.write_text("nonsense\nx\n")
+    assert "The tags cannot be read" in client.get("/").text
     assert client.get("/item/a/gallery/3").status_code == 200
     answer = client.get("/?tag=x")
     assert (answer.status_code, "has no column" in answer.text) == (409, True)
     assert client.post("/tags", data=WRITES["/tags"]).status_code == 409
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
     assert client.get("/manifest.csv").status_code == 409
-    assert list((tmp_path / "temporary").iterdir()) == []
-    assert explorer.tags.file.read_text() == "nonsense\n"
+    assert explorer.tags.file.read_text() == "nonsense\nx\n"
 
 
 def test_a_file_that_cannot_be_read_is_reported_like_a_damaged_one(tagged):

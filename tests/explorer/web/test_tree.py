@@ -5,7 +5,7 @@ import pytest
 
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
-from suprank.explorer.web import Node
+from suprank.explorer.web import ImageId, Node
 from suprank.explorer.web.tree import LABEL_ORDERS, NodeMetrics, Tree
 from tests.explorer.runs import of_arrays
 from tests.explorer.web import drawn
@@ -39,7 +39,9 @@ def test_values_of_a_node_are_the_means_of_its_queries(two):
     assert label.own[1].ap == pytest.approx(report.per_query["AP/family"][inside].mean())
     assert label.finest[1].queries == 24
     assert two.tree.children(None).labels[3] == label
-    assert two.node_metrics[1].for_query(50).ap == pytest.approx(report.per_query["AP/kind"][50])
+    own = two.image_metrics.of_image(ImageId(0, "gallery", 50), 1)
+    assert own.ap == pytest.approx(report.per_query["AP/kind"][50])
+    assert own.result == ("right" if report.per_query["R@1/kind"][50] else "wrong")
 
 
 def test_orders(two):
@@ -110,9 +112,10 @@ def test_of_many_queries_some_are_measured_and_their_values_are_exact(one):
     some.measure()
     assert some.sampled
     assert len(some.rows) == 10
-    for row in some.rows:
-        assert some.for_query(row) == pytest.approx(one.node_metrics[0].for_query(row))
-    assert some.for_query(1) is None
+    found, expected = some.per_query(0), one.node_metrics[0].per_query(0)
+    for values, exact in zip(found, expected, strict=True):
+        assert values[some.rows] == pytest.approx(exact[some.rows])
+        assert np.isnan(values).sum() == 86
     assert len(NodeMetrics(one.data, max_pairs=1).rows) == 1, "one query, however large the gallery"
 
 

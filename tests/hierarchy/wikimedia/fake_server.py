@@ -9,26 +9,14 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
-MOST = 50
+from suprank.hierarchy.project import Project
+from suprank.hierarchy.recipe import read_recipe
+from suprank.hierarchy.wikimedia.lookup import look_up_types
+
 CATEGORY_ITEM = "Q4167836"
-
-
-@dataclass
-class Asked:
-    """A request as the server saw it."""
-
-    number: int
-    path: str
-    form: dict
-    agent: str
-    method: str
-    at: float
-
-    @property
-    def keys(self):
-        return (self.form.get("titles") or self.form.get("ids") or self.form.get("letitle") or "").split("|")
+SITE = "http://commons.wikimedia.org/wiki/"
 
 
 @dataclass
@@ -45,135 +33,101 @@ class World:
 
 
 def claim(value, rank="normal", ended=False, snaktype="value"):
-    snak = {"snaktype": snaktype, "property": "P31", "hash": "0", "datatype": "wikibase-item"}
+    snak = {"snaktype": snaktype, "property": "P31"}
     if snaktype == "value":
         snak["datavalue"] = {"type": "wikibase-entityid", "value": {"entity-type": "item", "id": value}}
-    ends = [
-        {"snaktype": "value", "property": "P582", "datavalue": {"type": "time", "value": {"time": "+1954-00-00T00:00:00Z"}}}
-    ]
-    return {
-        "mainsnak": snak,
-        "type": "statement",
-        "rank": rank,
-        "references": [],
-        **({"qualifiers": {"P582": ends}} if ended else {}),
-    }
+    ends = {"P582": [{"snaktype": "value", "property": "P582", "datavalue": {"type": "time", "value": {}}}]}
+    return {"mainsnak": snak, "type": "statement", "rank": rank, "qualifiers": ends if ended else {}}
+
+
+@dataclass
+class Request:
+    """A request as the server saw it."""
+
+    number: int
+    path: str
+    form: dict
+    agent: str
+    at: float
+
+    @property
+    def keys(self):
+        return (self.form.get("titles") or self.form.get("ids") or self.form.get("letitle")).split("|")
 
 
 class FakeWikimedia:
-    """Serves a world at `commons` and `wikidata`, remembers every request in `asked`, and lets `fault`s happen."""
+    """Serves a world, remembers every request in `requests`, and lets `fault`s happen."""
 
-    def __init__(self, world, page_parts=None):
-        self.world, self.page_parts = world, page_parts
-        self.asked, self.faults = [], []
-        self.after = lambda asked: None
+    def __init__(self, world, page_parts=1000):
+        self.world, self.page_parts, self.requests, self.faults = world, page_parts, [], []
+        self.most, self.bad = 50, ()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def log_message(self, *args):
                 pass
-
-            def do_GET(self):
-                fake._serve(self, dict(parse_qsl(urlsplit(self.path).query)))
 
             def do_POST(self):
                 fake._serve(self, dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode())))
 
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, request, client_address):
-                pass  # a client that was killed, or timed out
-
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda request, address: None  # a client that was killed, or timed out
         self.base = f"http://127.0.0.1:{self.server.server_port}"
-        self.commons, self.wikidata = f"{self.base}/commons/api.php", f"{self.base}/wikidata/api.php"
 
     @property
-    def options(self):
-        """Of the command line."""
-        return ("--commons", self.commons, "--wikidata", self.wikidata)
+    def values(self):
+        """Of the recipe: where we ask, and that we are in a hurry."""
+        return [f"scrape.commons={self.base}/commons", f"scrape.wikidata={self.base}/wikidata", "scrape.rate=1000000"]
 
-    def fault(self, what, when=lambda asked: True, times=1):
+    def fault(self, what, when=lambda request: True, times=1):
         """Let `what(handler, body)` answer the next requests that `when` is true of."""
         self.faults.append([when, what, times])
 
     def _serve(self, handler, form):
-        asked = Asked(
-            len(self.asked) + 1,
-            urlsplit(handler.path).path,
-            form,
-            handler.headers.get("User-Agent", ""),
-            handler.command,
-            time.monotonic(),
-        )
-        self.asked.append(asked)
-        try:
-            body = json.dumps(self._reply(asked), ensure_ascii=False).encode()
-            for fault in self.faults:
-                if fault[2] and fault[0](asked):
-                    fault[2] -= 1
-                    fault[1](handler, body)
-                    return
-            if not re.fullmatch(r"suprank/\S+ \([^()]+\) httpx2/\S+", asked.agent):
-                refuse_agent(handler, body)
+        request = Request(len(self.requests) + 1, handler.path, form, handler.headers["User-Agent"], time.monotonic())
+        self.requests.append(request)
+        assert (form["format"], form["maxlag"]) == ("json", "5")
+        body = json.dumps(self._reply(request), ensure_ascii=False).encode()
+        for fault in self.faults:
+            if fault[2] and fault[0](request):
+                fault[2] -= 1
+                fault[1](handler, body)
                 return
-            assert form["format"] == "json"
-            assert form["maxlag"] == "5"
-            send(handler, body)
-        finally:
-            self.after(asked)
+        send(handler, body)
 
-    def _reply(self, asked):
-        form, keys = asked.form, asked.keys
-        if len(keys) > MOST:
-            return {"error": {"code": "toomanyvalues", "info": "Too many values", "limit": MOST}}
-        if asked.path.startswith("/commons"):
-            if form["action"] == "query" and form.get("list") == "logevents":
-                return self._log(keys[0])
-            assert (form["prop"], form["ppprop"], form["redirects"], form["formatversion"]) == (
-                "pageprops",
-                "wikibase_item",
-                "1",
-                "2",
-            )
-            assert asked.method == "POST"
-            return self._pages(keys, form)
-        assert form["action"] == "wbgetentities"
-        if bad := [key for key in keys if not re.fullmatch(r"Q[1-9][0-9]*", key) or key in self.world.names.get("bad", ())]:
+    def _reply(self, request):
+        form, keys = request.form, request.keys
+        if len(keys) > self.most:
+            return {"error": {"code": "toomanyvalues", "info": "Too many values"}}
+        if bad := [key for key in keys if key in self.bad]:
             return {"error": {"code": "no-such-entity", "info": f"Could not find an entity {bad[0]}", "id": bad[0]}}
-        return {"entities": {key: self._entity(key, form) for key in keys}, "success": 1}
+        if request.path == "/wikidata":
+            return {"entities": {key: self._entity(key, form) for key in keys}, "success": 1}
+        if form.get("list") == "logevents":
+            target = self.world.moves.get(keys[0])
+            return {"query": {"logevents": [{"type": "move", "params": {"target_title": target}}] if target else []}}
+        return self._pages(keys, int(form.get("ppcontinue", 0)))
 
-    def _log(self, title):
-        target = self.world.moves.get(title)
-        entry = {"logid": 1, "title": title, "type": "move", "params": {"target_ns": 14, "target_title": target}}
-        return {"batchcomplete": True, "query": {"logevents": [entry] if target else []}}
-
-    def _pages(self, titles, form):
-        world = self.world
+    def _pages(self, titles, start):
         normalized, redirects, pages = [], [], {}
         for title in titles:
-            there = world.spelled.get(title, title)
+            there = self.world.spelled.get(title, title)
             if there != title:
                 normalized.append({"fromencoded": False, "from": title, "to": there})
-            hops = 0
-            while there in world.redirects and hops < 10:
-                entry = {"from": there, "to": world.redirects[there]}
-                if entry not in redirects:
-                    redirects.append(entry)
-                there = world.redirects[there]
-                hops += 1
-            if hops < 10:
-                pages[there] = self._page(there)
+            for _ in range(10):
+                if there not in self.world.redirects:
+                    pages[there] = self._page(there)
+                    break
+                redirects.append({"from": there, "to": self.world.redirects[there]})
+                there = self.world.redirects[there]
         listed = sorted(pages.values(), key=lambda page: page["title"])  # not the order that was asked for
-        reply = {"batchcomplete": True, "query": {"pages": listed}}
-        reply["query"] |= {name: rows for name, rows in (("normalized", normalized), ("redirects", redirects)) if rows}
-        if self.page_parts is None:
-            return reply
+        reply = {"query": {"pages": listed, "normalized": normalized, "redirects": redirects}}
         # As large replies come: all pages in each part, and the properties of some.
-        start = int(form.get("ppcontinue", 0))
         for page in listed[:start] + listed[start + self.page_parts :]:
             page.pop("pageprops", None)
         if start + self.page_parts < len(listed):
-            del reply["batchcomplete"]
             reply["continue"] = {"ppcontinue": str(start + self.page_parts), "continue": "||"}
         return reply
 
@@ -181,20 +135,17 @@ class FakeWikimedia:
         found = self.world.pages.get(title, {"missing": True})
         if isinstance(found, dict):
             return {"ns": 14, "title": title, **found}
-        page = {"pageid": 1, "ns": 14, "title": title}
-        return page if found is None else {**page, "pageprops": {"wikibase_item": found}}
+        return {"ns": 14, "title": title, **({} if found is None else {"pageprops": {"wikibase_item": found}})}
 
-    def _entity(self, asked, form):
-        qid = self.world.merged.get(asked, asked)
+    def _entity(self, wanted, form):
+        qid = self.world.merged.get(wanted, wanted)
         if qid not in self.world.items and qid not in self.world.names:
-            return {"id": asked, "missing": ""}
+            return {"id": wanted, "missing": ""}
         claims = {
             name: [value if isinstance(value, dict) else claim(value) for value in values]
             for name, values in self.world.items.get(qid, {}).items()
         }
-        entity = {"pageid": 1, "ns": 0, "title": qid, "lastrevid": 7, "type": "item", "id": qid, "claims": claims or []}
-        if qid != asked:
-            entity["redirects"] = {"from": asked, "to": qid}
+        entity = {"type": "item", "id": qid, "lastrevid": 7, "claims": claims or []}
         if "labels" in form["props"]:
             names = self.world.names.get(qid, {})
             wanted = {one: names[one] for one in form["languages"].split("|") if one in names}
@@ -216,35 +167,25 @@ def serving(world, **options):
         fake.server.server_close()
 
 
-def send(handler, body, status=200, kind="application/json; charset=utf-8", headers=(), length=None):
+def send(handler, body, status=200, kind="application/json; charset=utf-8", headers=()):
     handler.send_response(status)
-    handler.send_header("Content-Type", kind)
-    handler.send_header("Content-Length", str(len(body) if length is None else length))
-    for name, value in dict(headers).items():
+    for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **dict(headers)}.items():
         handler.send_header(name, value)
     handler.end_headers()
     handler.wfile.write(body)
 
 
-def status(code, body=b"<html><h1>busy</h1></html>", **headers):
+def status(code, **headers):
     """A page for people, and a status."""
-    return lambda handler, _: send(
-        handler, body, code, "text/html", {name.replace("_", "-"): it for name, it in headers.items()}
-    )
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda handler, _: send(handler, b"<html><h1>busy</h1></html>", code, "text/html", named)
 
 
-def api_error(code, info="", **headers):
+def api_error(code, **headers):
     """An error as the API says it: with status 200."""
-    body = json.dumps({"error": {"code": code, "info": info, "host": "db1", "lag": 7}}).encode()
-    return lambda handler, _: send(handler, body, headers={name.replace("_", "-"): it for name, it in headers.items()})
-
-
-def html_as_success(handler, body):
-    send(handler, b"<!DOCTYPE html><title>Wikimedia Error</title>", kind="text/html; charset=utf-8")
-
-
-def html_as_json(handler, body):
-    send(handler, b"<!DOCTYPE html><title>Wikimedia Error</title>")
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    body = json.dumps({"error": {"code": code, "info": "of db1"}}).encode()
+    return lambda handler, _: send(handler, body, headers=named)
 
 
 def cut_json(handler, body):
@@ -254,24 +195,80 @@ def cut_json(handler, body):
 
 def reset(handler, body):
     """The connection is reset in the middle of the body."""
-    send(handler, body[: len(body) // 2], length=len(body))
+    send(handler, body[: len(body) // 2], headers={"Content-Length": str(len(body))})
     handler.wfile.flush()
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.connection.close()
 
 
 def other_shape(handler, body):
-    send(handler, b'{"batchcomplete": true, "query": {"pages": []}, "entities": {}}')
+    send(handler, b'{"query": {"pages": []}, "entities": {}}')
 
 
-def slow(seconds):
-    def late(handler, body):
-        time.sleep(seconds)
-        send(handler, body)
-
-    return late
+def slow(handler, body):
+    time.sleep(1.5)
+    send(handler, body)
 
 
-def refuse_agent(handler, body):
-    said = b"Please set a user-agent and respect our robot policy https://w.wiki/4wJS. See also T400119.\n"
-    send(handler, said, 403, "text/plain")
+def project_of(folder, sources):
+    """A project with an item for each source."""
+    made = Project.create(folder, read_recipe("hgldv2"))
+    with made.transaction() as db:
+        rows = [("train", str(number), source, number + 2) for number, source in enumerate(sources)]
+        db.executemany("INSERT INTO item (split, key, source, line) VALUES (?, ?, ?, ?)", rows)
+    return made
+
+
+def look_up(project, fake, *values, **options):
+    """What a person would do, who is in a hurry; `values` are further keys of the recipe."""
+    from suprank.hierarchy.recipe import with_values
+
+    recipe = with_values(project.recipe, [*fake.values, *values], ["scrape"]).scrape
+    return look_up_types(project, "tester@example.org", recipe, **options)
+
+
+def types(project):
+    """Key → texts of its types, or the reason why it has none."""
+    with project.snapshot() as db:
+        found = dict(db.execute("SELECT key, reason FROM item_untyped JOIN item ON item.id = item").fetchall())
+        for key, text in db.execute("SELECT key, text FROM item_type JOIN item ON item.id = item ORDER BY item, position"):
+            found.setdefault(key, []).append(text)
+    return found
+
+
+def landmarks(count):
+    """A world of so many landmarks, their addresses, and what should come out: all kinds of endings, evenly mixed."""
+    world, sources, expected = World(), [], {}
+    for number, name in enumerate(("church building", "lake", "castle", "bridge", "tower")):
+        world.names[f"Q{100 + number}"] = {"en": name}
+    for n in range(count):
+        title, qid, kind = f"Category:Place {n}", f"Q{1000 + n}", f"Q{100 + n % 5}"
+        sources.append(f"{SITE}Category:Place_{n}")
+        expected[str(n)] = [world.names[kind]["en"]]
+        world.pages[title], world.items[qid] = qid, {"P31": [kind]}
+        match n % 11:
+            case 0:
+                del world.pages[title]
+                expected[str(n)] = "missing"
+            case 1:
+                world.pages[title] = None
+                expected[str(n)] = "no_item"
+            case 2:
+                world.redirects[title] = f"{title} (renamed)"
+                world.pages[f"{title} (renamed)"] = world.pages.pop(title)
+            case 3:
+                world.items[qid] = {"P31": [CATEGORY_ITEM], "P301": [f"Q{500000 + n}"]}
+                world.items[f"Q{500000 + n}"] = {"P31": [kind]}
+            case 4:
+                world.items[qid] = {"P31": [CATEGORY_ITEM]}
+                expected[str(n)] = "category_item_without_topic"
+            case 5:
+                world.merged[qid] = f"Q{700000 + n}"
+                world.items[world.merged[qid]] = world.items.pop(qid)
+            case 6:
+                world.items[qid] = {"P31": ["Q100", "Q104"]}
+                expected[str(n)] = ["church building", "tower"]
+    return world, sources, expected
+
+
+AGENT = re.compile(r"suprank/\S+ \(tester@example\.org\) requests/\S+")

@@ -66,27 +66,21 @@ def test_an_implementation_can_be_named(using):
         return using(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(dispatch._IMPLEMENTATIONS, using.__name__, spy)
+        patch.setitem(dispatch.IMPLEMENTATIONS, using.__name__, spy)
         found = ranks(scores, level, using=using.__name__)
     assert calls == [using.__name__]
     assert torch.equal(found.plus, definition(scores, level).plus)
 
 
-def test_exact_ranks_can_be_sorted_by_name():
-    scores, level = random_ranking(0)
-    found = ranks(scores, level, minus=heaviside, using="sorting")
-    assert torch.equal(found.minus, definition(scores, level, minus=heaviside).minus)
-
-
 def test_an_unknown_implementation_is_refused_with_the_names():
-    names = "'definition', 'chunked', 'gridded', 'sorting', 'fused'"
-    for unknown in ("chunks", "levelwise"):
+    names = "'definition', 'chunked', 'gridded', 'fused'"
+    for unknown in ("chunks", "sorting"):
         with pytest.raises(ValueError, match=f"using='{unknown}' is not an implementation of ranks; choose from {names}"):
             ranks(*random_ranking(0), using=unknown)
 
 
 def test_without_triton_the_fused_implementation_says_what_is_missing(monkeypatch):
-    monkeypatch.delitem(dispatch._IMPLEMENTATIONS, "fused", raising=False)
+    monkeypatch.delitem(dispatch.IMPLEMENTATIONS, "fused", raising=False)
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="using='fused' needs Triton.*use 'chunked'"):
         ranks(*random_ranking(0), using="fused")
@@ -94,7 +88,7 @@ def test_without_triton_the_fused_implementation_says_what_is_missing(monkeypatc
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 def test_the_fused_implementation_is_refused_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(import_module("suprank.ranking.ranks.fused"), "_COMPILED", True)
+    monkeypatch.setattr(import_module("suprank.ranking.gpu.pairs"), "_COMPILED", True)
     with pytest.raises(ValueError, match="fused ranks need a GPU, and the scores are on the CPU"):
         ranks(*random_ranking(0, dtype=torch.float32), using="fused")
 

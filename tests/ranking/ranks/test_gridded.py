@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from suprank.ranking import Sigmoid, SupStep, definition, gridded, heaviside, ranks, tree_relevance
 from suprank.ranking.ranks import dispatch
 from suprank.ranking.ranks.grid import Grid
+from suprank.ranking.ranks.running_sums import sort_falling
 from tests.ranking.random_rankings import SOME, assert_near, random_ranking, rankings, steepest
 from tests.ranking.ranks.test_chunked import with_gradient
 
@@ -175,11 +176,11 @@ def test_it_is_chosen_where_positives_are_many_and_only_there(monkeypatch):
         ranks(scores, level.double(), plus=plus, minus=minus)
         ranks(scores, level, torch.rand_like(scores), plus=plus, minus=minus)
     ranks(scores, level, plus=SupStep(), minus=SupStep())
-    ranks(scores, level, minus=heaviside)
     assert chosen == []
     ranks(scores, level, plus=Sigmoid(), minus=Sigmoid())
     ranks(scores, level)
-    assert chosen == [40, 40]
+    ranks(scores, level, minus=heaviside)
+    assert chosen == [40, 40, 40]
 
 
 def test_what_it_cannot_do_is_refused_with_the_way_out():
@@ -188,5 +189,30 @@ def test_what_it_cannot_do_is_refused_with_the_way_out():
         gridded(scores, level, plus=SupStep())
     with pytest.raises(ValueError, match=r"float64; leave `using` out"):
         gridded(scores, level.double())
-    with pytest.raises(ValueError, match="are for a CPU or CUDA, and the scores are on meta"):
+    with pytest.raises(ValueError, match="are for a CPU, or float32 on CUDA .*float64 on meta"):
         gridded(scores.to("meta"), level.to("meta"))
+
+
+def test_two_tied_positives_above_a_negative_share_the_lower_rank():
+    found = gridded(torch.tensor([[0.9, 0.9, 0.5, 0.4]]), torch.tensor([[1, 1, 0, 2]]), minus=heaviside)
+    assert found.plus.tolist() == [[3 - 1, 2, 0, 1]]
+    assert found.minus[0, [0, 1, 3]].tolist() == [0, 0, 3]
+
+
+@pytest.mark.parametrize("odd", [0.0, -0.0, 1e-45, 3e38, torch.inf, -torch.inf])
+def test_float32_scores_are_sorted_with_their_indices_whatever_their_values(odd):
+    scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    scores[1, 7:11], scores[2, 9] = odd, -odd
+    falling, ranking = sort_falling(scores)
+    assert torch.equal(falling, scores.sort(-1, descending=True).values)
+    assert torch.equal(scores.gather(1, ranking), falling)
+    assert torch.equal(ranking.sort(-1).values, torch.arange(50).expand(3, -1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])
+def test_exact_ranks_of_a_query_of_ignored_items_or_of_none_are_none(dtype):
+    level = torch.zeros(2, 3, dtype=dtype)
+    found = gridded(torch.rand(2, 3), level if dtype == torch.uint8 else level - 1, minus=heaviside)
+    assert found.plus.sum() == 0
+    assert found.minus.isinf().all()
+    assert ranks(torch.rand(2, 0), torch.zeros(2, 0, dtype=dtype), minus=heaviside).plus.shape == (2, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -25,9 +25,13 @@ def plain_errors() -> Iterator[None]:
         with terminal.plain_errors("fewer labels"):
             yield
     except typer.BadParameter as error:
-        codes: dict[type, int] = {MalformedError: MALFORMED, GaveUpError: GAVE_UP}
-        code = codes.get(type(error.__cause__))
-        if code is None:
+        if not isinstance(error.__cause__, MalformedError):
             raise
-        terminal.echo(f"Error: {error.message}", err=True)
-        raise typer.Exit(code) from error
+        _exit(MALFORMED, error.message, error)
+    except GaveUpError as error:
+        _exit(GAVE_UP, str(error), error)
+
+
+def _exit(code: int, message: str, cause: Exception) -> NoReturn:
+    terminal.echo(f"Error: {message}", err=True)
+    raise typer.Exit(code) from cause

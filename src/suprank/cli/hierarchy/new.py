@@ -53,7 +53,7 @@ def new(
 ) -> None:
     """Create a project: a folder with one SQLite file, which all other commands read and write.
 
-    A project starts from items, whose types are then looked up (`scrape`), or from a plain list of labels. A malformed file is
+    A project starts from items, whose types are then looked up (`types`), or from a plain list of labels. A malformed file is
     refused with its line and exit code 3, and nothing is written. Spellings of one label, such as Park and park, are merged.
 
     \b
@@ -101,16 +101,11 @@ def _split_file(text: str) -> tuple[str, Path]:
 
 
 def _with_levels(recipe: Recipe, levels: str | None, top: str | None) -> Recipe:
-    from pydantic import ValidationError
-
-    from suprank.hierarchy.recipe import Recipe, validation_message
+    from suprank.hierarchy.recipe import validated
 
     given = {"levels": levels, "top": top}
     update = {key: tuple(word.strip() for word in text.split(",")) for key, text in given.items() if text is not None}
-    try:
-        return Recipe.model_validate({**recipe.model_dump(), **update})
-    except ValidationError as error:
-        raise ValueError(validation_message(error)) from None
+    return validated({**recipe.model_dump(), **update})
 
 
 def _settings(

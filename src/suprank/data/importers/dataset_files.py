@@ -198,11 +198,11 @@ def _select(
     elif not mapping:
         raise ValueError(
             f"{about} has the splits {', '.join(names)}, and a manifest has {', '.join(SPLITS)}; say which is which with "
-            f"splits (--split), such as --split {names[0]}=train."
+            f"splits, such as {names[0]}=train."
         )
     elif left_out := [name for name in names if name not in mapping]:
-        named = " --split ".join([*mapping, f"{left_out[0]}=train"])
-        sentences.append(f"left out split {', '.join(left_out)}; to use it, name all splits, such as --split {named}")
+        named = ", ".join([*mapping, f"{left_out[0]}=train"])
+        sentences.append(f"left out split {', '.join(left_out)}; to use it, name all in splits: {named}")
     files: dict[str, list[Any]] = {}
     for name, split in mapping.items():
         files.setdefault(split, []).extend(found[name])
@@ -216,7 +216,8 @@ def _parse_split(text: str, names: Sequence[str], about: str) -> tuple[str, str]
     target = target or ("test" if name == "validation" else name)
     if target not in SPLITS:
         raise ValueError(
-            f"split {name!r} of {about} needs a name that a manifest has ({', '.join(SPLITS)}); give --split {name}=train."
+            f"split {name!r} of {about} needs a name that a manifest has ({', '.join(SPLITS)}); name it in splits as "
+            f"{name}=train."
         )
     return name, target
 

@@ -192,10 +192,10 @@ def _image_column(table: pa.Table, images: Sequence[str], image: str | None, abo
             if pc.any(pc.match_substring_regex(table[name], _ADDRESS)).as_py():
                 raise _addresses_error(about, name)
         raise ValueError(
-            f"{about} has no image column; its columns are {', '.join(names)}. If one holds paths, name it: --image COLUMN."
+            f"{about} has no image column; its columns are {', '.join(names)}. If one holds paths, name it with image."
         )
     if len(images) > 1:
-        raise ValueError(f"{about} has several image columns ({', '.join(images)}); choose one with image (--image).")
+        raise ValueError(f"{about} has several image columns ({', '.join(images)}); choose one with image.")
     return images[0]
 
 
@@ -276,11 +276,11 @@ def _levels(rows: _Rows, levels: Sequence[str] | None, separator: str | None, ab
     if not found:
         raise ValueError(
             f"{about} has no column of class names; its columns are {', '.join(names) or 'none besides the images'}. Name the "
-            f"label columns with levels (--level), finest first."
+            f"label columns with levels, finest first."
         )
     left = [name for name in names if name not in found and name in rows.class_names]
     also = f"; not used: {', '.join(left)}" if left else ""
-    return {name: name for name in found}, [f"levels, finest first: {', '.join(found)}{also} (choose with --level)"]
+    return {name: name for name in found}, [f"levels, finest first: {', '.join(found)}{also} (choose with levels)"]
 
 
 def _candidates(rows: _Rows) -> list[str]:
@@ -371,8 +371,8 @@ def _check_labeled(columns: Mapping[str, pa.Array], about: str) -> None:
         labels = finest.filter(pc.equal(columns["split"].combine_chunks(), split))
         if split != "distractor" and labels.null_count == len(labels):
             raise ValueError(
-                f"{about}: the images of split {split} have no labels; name the splits to use with splits (--split), such as "
-                f"--split train --split validation=test."
+                f"{about}: the images of split {split} have no labels; name those to use with splits, such as "
+                f"train and validation=test."
             )
 
 
@@ -390,7 +390,7 @@ def _ids(rows: _Rows, id: str | None, about: str) -> tuple[dict[str, pa.Array], 
     plain = _is_label(column.type) and not is_list(column.type) and not column.null_count
     if plain and (_is_export(rows) or pc.count_distinct(column).as_py() == len(column)):
         return {"id": column}, []
-    return {}, ["column id is left out, because values repeat or are blank; if equal ids mean one image, give --id id"]
+    return {}, ["column id is left out, because values repeat or are blank; if equal ids mean one image, name it with id"]
 
 
 def _others(rows: _Rows, used: set[str | None]) -> dict[str, pa.Array]:

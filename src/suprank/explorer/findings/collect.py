@@ -7,22 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from suprank.evaluation import evaluate
-from suprank.explorer.findings.batch_gap import gap_by_size
 from suprank.explorer.findings.class_means import MAX_CLASSES, class_map
 from suprank.explorer.findings.confusions import nearest_items
 from suprank.explorer.findings.curves import hierarchical_at_k, precision_recall_and_scores
-from suprank.explorer.findings.training_run import loss_step, training_history
+from suprank.explorer.findings.training_run import training_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from suprank.evaluation import Report
     from suprank.evaluation.retrieval_data import RetrievalData
-    from suprank.explorer.findings.batch_gap import GapBySize
     from suprank.explorer.findings.class_means import ClassMap
     from suprank.explorer.findings.confusions import NearestItems
     from suprank.explorer.findings.curves import HierarchicalAtK, PrecisionRecall, ScoreHistograms
-    from suprank.explorer.findings.training_run import History, LossStep
+    from suprank.explorer.findings.training_run import History
 
     StageProgress = Callable[[str, int, int], None]
 
@@ -36,10 +34,8 @@ class RunFindings:
     precision: PrecisionRecall
     scores: ScoreHistograms
     hierarchical_at_k: HierarchicalAtK | None
-    gap: GapBySize
     map: ClassMap | None
     history: History | None
-    step: LossStep | None
     nearest: NearestItems
 
     @property
@@ -63,11 +59,8 @@ def collect_findings(
     precision, scores = precision_recall_and_scores(data, seed=seed, progress=partial(progress, f"{name}: curves"))
     several = len(data.levels) > 1
     lists = hierarchical_at_k(data, progress=partial(progress, f"{name}: H-P and H-R")) if several else None
-    gap = gap_by_size(data, report, seed=seed, progress=partial(progress, f"{name}: decomposability gap"))
     nearest = nearest_items(data, seed=seed, progress=partial(progress, f"{name}: first items"))
     progress(f"{name}: map", 0, 1)
     classes = class_map(data, max_classes=map_classes, images=map_images, seed=seed)
     progress(f"{name}: map", 1, 1)
-    return RunFindings(
-        data, report, precision, scores, lists, gap, classes, training_history(data), loss_step(data.origin.recipe), nearest
-    )
+    return RunFindings(data, report, precision, scores, lists, classes, training_history(data), nearest)

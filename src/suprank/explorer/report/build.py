@@ -75,8 +75,6 @@ def report_page(
         figure_sections.curves_section(runs),
         figure_sections.scores_section(runs),
         map_section(runs, thumbnails),  # made after the examples, which have the first claim on the image budget
-        figure_sections.gap_section(runs),
-        figure_sections.step_section(runs),
         table_sections.recipe_section(sources),
     )
     progress("images", most, most)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suprank.evaluation.report_text import pluralize
 from suprank.explorer.colors import level_names
 from suprank.explorer.findings.confusions import confused_queries, count_confusions, with_positives
 from suprank.explorer.images import shared_levels
@@ -53,46 +51,28 @@ class PairImage(NamedTuple):
     relation: str
 
 
-class Direction(NamedTuple):
-    """How many of the queries of one label find another label first."""
-
-    times: str
-    queries: str
-
-
 class Pair(NamedTuple):
-    """Two labels that are confused: both directions in each run, what they have in common, and an example if there is one."""
+    """Two labels that are confused, what they have in common, and an example if there is one.
+
+    For each of the runs: how many queries of the one find the other first, of how many, and the same the other way.
+    """
 
     one: str
     other: str
-    runs: tuple[tuple[Direction, Direction], ...]
+    runs: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
     common: str
     example: PairImage | None = None
 
 
-class MatrixCell(NamedTuple):
-    """A cell of a matrix: share in percent, the counts in words, and CSS classes."""
-
-    percent: str
-    words: str
-    look: str
-
-
-class MatrixRow(NamedTuple):
-    """The queries of a label by the label of their first item."""
-
-    number: int
-    name: str
-    queries: str
-    cells: tuple[MatrixCell, ...]
-
-
 class Matrix(NamedTuple):
-    """Confusions of a run: the names of the columns, which are numbered, and the rows; `unlabeled` adds a last column."""
+    """Confusions of a run: the names of the labels, and for each label of queries its number and its row of counts.
 
-    columns: tuple[str, ...]
+    If `unlabeled`, the last column counts the items without a label.
+    """
+
+    names: tuple[str, ...]
     unlabeled: bool
-    rows: tuple[MatrixRow, ...]
+    rows: tuple[tuple[int, list[int]], ...]
 
 
 def pairs_part(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Part:
@@ -131,7 +111,8 @@ def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
                 f"queries; the diagonal is right."
             )
             matrices = [_matrix(run.data, counts) for run, counts in zip(runs, confusions, strict=True)]
-            parts.append(Part(title, "matrix.html", {"level": name, "matrices": matrices}, (about, *sampled)))
+            content = {"level": name, "matrices": matrices, "shades": SHADES}
+            parts.append(Part(title, "matrix.html", content, (about, *sampled)))
         elif labels > 1 and level > 0:
             found = confusions[0].pairs()
             shown = [_pair(runs, confusions, level, *_stronger_first(pair)) for pair in found[:SHOWN_PAIRS]]
@@ -176,9 +157,10 @@ def _pair(runs: Sequence[RunFindings], confusions: Sequence[Confusions], level: 
     return Pair(names[one], names[other], tuple(directions), _common(data, level, one, other))
 
 
-def _direction(confusions: Confusions, label: int, found: int) -> Direction:
+def _direction(confusions: Confusions, label: int, found: int) -> tuple[int, int]:
+    """How many queries of a label find the other first, of how many."""
     times = dict(confusions.mistaken_for(label)).get(found, 0) if min(label, found) >= 0 else 0
-    return Direction(f"{times:,}", f"{confusions.queries[label] if label >= 0 else 0:,}")
+    return times, int(confusions.queries[label]) if label >= 0 else 0
 
 
 def _common(data: RetrievalData, level: int, one: int, other: int) -> str:
@@ -227,20 +209,7 @@ def _matrix_labels(confusions: Confusions) -> NDArray[np.int64]:
 def _matrix(data: RetrievalData, confusions: Confusions) -> Matrix:
     labels = _matrix_labels(confusions)
     counts = confusions.matrix(labels)
-    names = [data.names[data.levels[confusions.level]][label] for label in labels.tolist()]
+    names = data.names[data.levels[confusions.level]]
     unlabeled = bool(counts[:, -1].any())
-    rows = []
-    for at, label in enumerate(labels.tolist()):
-        queries = int(confusions.queries[label])
-        if queries:
-            values = counts[at, : len(labels) + unlabeled].tolist()
-            cells = tuple(_cell(count, queries, right=column == at) for column, count in enumerate(values))
-            rows.append(MatrixRow(at + 1, names[at], f"{queries:,}", cells))
-    return Matrix(tuple(names), unlabeled, tuple(rows))
-
-
-def _cell(times: int, queries: int, *, right: bool) -> MatrixCell:
-    share = times / queries
-    text = "<1" if 0 < share < 0.005 else f"{100 * share:.0f}"
-    look = f"{'right' if right else 'wrong'} shade-{bisect_left(SHADES, share)}"
-    return MatrixCell(text, f"{times:,} of {pluralize(queries, 'query', 'queries')}", look)
+    rows = [(number, row[: len(labels) + unlabeled]) for number, row in enumerate(counts.tolist(), start=1) if sum(row)]
+    return Matrix(tuple(names[label] for label in labels.tolist()), unlabeled, tuple(rows))

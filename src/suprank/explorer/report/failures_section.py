@@ -45,17 +45,6 @@ MAX_IMAGES = 2 * WEAKEST + 2 * SHOWN_PAIRS + 2 * CHANGED
 """Images of the section at most."""
 
 
-class Share(NamedTuple):
-    """The queries whose first item has some relation to them (a CSS class and words): share, count, and place in a bar."""
-
-    look: str
-    relation: str
-    percent: str
-    queries: str
-    start: str
-    width: str
-
-
 class WeakClass(NamedTuple):
     """A class with a low AP: the values of each run, its worst query beside the first item, and its most frequent mistake."""
 
@@ -114,7 +103,7 @@ def first_items_part(runs: Sequence[RunFindings], reports: Sequence[Report]) -> 
     if without:
         who = f"{without:,} queries have" if without > 1 else "One query has"
         about.append(f"{who} no other image of the same {levels[0]} to find and {'are' if without > 1 else 'is'} left out.")
-    content = [_shares(one, [name for name, _ in relations]) for one in counts]
+    content = {"relations": [name for name, _ in relations], "runs": [one[::-1].tolist() for one in counts]}
     return Part(title, "first_items.html", content, tuple(about))
 
 
@@ -124,18 +113,6 @@ def _relations(levels: Sequence[str]) -> list[tuple[str, str]]:
     for finer, level in pairwise(levels):
         relations.append((f"wrong {finer}, right {level}", f"another {finer} of the right {level}"))
     return [*relations, (f"wrong {levels[-1]}", f"an image of the wrong {levels[-1]}")]
-
-
-def _shares(counts: NDArray[np.int64], relations: Sequence[str]) -> list[Share]:
-    """From the queries that find the right class first to those that share nothing with their first item."""
-    shares: list[Share] = []
-    start = 0.0
-    for relation, count in zip(relations, counts[::-1].tolist(), strict=True):
-        share = count / counts.sum()
-        look = f"level-{len(counts) - 1 - len(shares)}"
-        shares.append(Share(look, relation, percent(share), f"{count:,}", f"{100 * start:.2f}", f"{100 * share:.2f}"))
-        start += share
-    return shares
 
 
 def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbnails: Thumbnails) -> Part:

@@ -1,4 +1,4 @@
-"""Sections with figures: training, AP by level, curves, scores, decomposability gap, and the step function of the loss."""
+"""Sections with figures: training, AP by level, curves and scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.explorer.colors import level_names
-from suprank.explorer.findings.query_metrics import main_metric, precision_by_level
+from suprank.explorer.findings.query_metrics import precision_by_level
 from suprank.explorer.report import figures
 from suprank.explorer.report.page import LegendEntry, Section
 
@@ -44,7 +44,7 @@ def training_section(runs: Sequence[RunFindings]) -> Section | None:
     """Loss and metrics of the test images over epochs; None if no run has logged any."""
     histories = [run.history for run in runs]
     found: list[CaptionedFigure] = []
-    wanted = [("loss", "loss of the batches", [one.losses.get("loss") if one else None for one in histories], False)]
+    wanted = [("loss", "loss of the batches", [one.loss if one else None for one in histories], False)]
     for metric in (metric for metric in TRAINING_METRICS if metric != "H-AP" or len(runs[0].data.levels) > 1):
         logged = [one.metrics.get(metric) if one else None for one in histories]
         wanted.append((metric, f"{metric} of the test images", logged, True))
@@ -119,51 +119,6 @@ def scores_section(runs: Sequence[RunFindings]) -> Section | None:
         *_sample_note(runs[0].scores.queries, runs[0].scores.total_queries),
     )
     return Section("scores", "Scores", "figures.html", [FigureGroup(tuple(found), legend[::-1])], about)
-
-
-def gap_section(runs: Sequence[RunFindings]) -> Section:
-    """The decomposability gap of AP and H-AP by batch size."""
-    gaps = [run.gap for run in runs]
-    found = []
-    measures = [measure for measure in gaps[0].values if measure in ("AP", main_metric(runs[0].report))]
-    for number, measure in enumerate(measures):
-        lines = [figures.Series(np.asarray(gap.sizes, float), np.asarray(gap.values[measure], float)) for gap in gaps]
-        found.append(CaptionedFigure(figures.gaps(f"gap{number}", f"gap of {measure}", lines)))
-    about = (
-        "How much higher a metric is when images are ranked within random batches than within the whole collection: what a "
-        "loss over batches cannot see. Smaller is better. The gap is signed, and 0 if one batch holds the whole collection.",
-        *_sample_note(gaps[0].queries, gaps[0].total_queries),
-    )
-    group = FigureGroup(tuple(found), _run_legend(runs))
-    return Section("gap", "Theory: the decomposability gap", "figures.html", [group], about, "Gap", collapsed=True)
-
-
-def step_section(runs: Sequence[RunFindings]) -> Section | None:
-    """The step function of each run's loss and its derivative; None if no loss has one."""
-    groups = []
-    for number, run in enumerate(runs):
-        if run.step is None:
-            continue
-        curve = run.step.upper_bound or run.step.sigmoid
-        symbol = "H⁻(t)" if run.step.upper_bound else "σ(t/τ)"
-        value = figures.step(f"step{number}", f"the step, {symbol}", symbol, number, curve.gap, curve.value, jumps=curve.jumps)
-        slope = figures.slope(f"slope{number}", f"its derivative, d{symbol}/dt", number, curve.gap, curve.derivative)
-        letters = {"tau": "τ", "rho": "ρ", "delta": "δ", "jump": "jump", "value_at_delta": "value at δ"}
-        numbers = ", ".join(f"{letters[name]} = {value:g}" for name, value in run.step.parameters.items() if value is not None)
-        bounds = ""
-        if run.step.upper_bound:
-            bounds = " It is an upper bound of the exact step." if run.step.is_bound else " It does not bound the exact step."
-        words = f"Loss {run.step.loss}: {numbers}.{bounds}"
-        legend = (LegendEntry(f"line run-{number}", symbol), LegendEntry("line exact", "exact step"))
-        pair = (CaptionedFigure(value), CaptionedFigure(slope))
-        groups.append(FigureGroup(pair, legend, run.name if len(runs) > 1 else "", words))
-    if not groups:
-        return None
-    about = (
-        "The rank of an item k counts the items j that score at least as high, t = s_j − s_k ≥ 0. This exact step has no "
-        "gradient, so the loss replaces it by a smooth step, whose derivative moves the embeddings.",
-    )
-    return Section("step", "Theory: the step of the loss", "figures.html", groups, about, "Step", collapsed=True)
 
 
 def _run_legend(runs: Sequence[RunFindings]) -> tuple[LegendEntry, ...]:

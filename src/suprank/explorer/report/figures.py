@@ -66,8 +66,8 @@ RUN_LINES: Sequence[str] = ("solid", (0, (4, 1.5)))  # type: ignore[assignment]
 
 
 @contextmanager
-def new_figure(panels: int = 1, width: float = 5.2, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure with panels side by side, in the style of the page; sizes in inches, of 72 SVG units each."""
+def new_figure(height: float = 3.2) -> Iterator[tuple[Figure, Axes]]:
+    """A figure in the style of the page; its height in inches, of 72 SVG units each."""
     line, grid = ink("currentColor"), ink("var(--line)")
     colors: dict[Any, Any] = dict.fromkeys(
         ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor"), line
@@ -75,8 +75,8 @@ def new_figure(panels: int = 1, width: float = 5.2, height: float = 3.2) -> Iter
     # A glyph missing from matplotlib's font does not matter: the browser draws the text.
     with mpl.rc_context({**_STYLE, **colors, "grid.color": grid}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        figure = Figure((width, height), layout="constrained")
-        yield figure, list(figure.subplots(1, panels, squeeze=False)[0])
+        figure = Figure((5.2, height), layout="constrained")
+        yield figure, figure.subplots()
 
 
 def as_svg(figure: Figure, name: str, title: str) -> Markup:
@@ -146,7 +146,7 @@ class Series(NamedTuple):
 
 def over_epochs(name: str, title: str, label: str, runs: Sequence[Series], *, percent: bool) -> Markup:
     """A value over the epochs of training: one line per run, with markers if there are few points."""
-    with new_figure(height=2.9) as (figure, (axes,)):
+    with new_figure(height=2.9) as (figure, axes):
         for number, run in enumerate(runs):
             few = len(run.x) <= 30
             axes.plot(run.x, run.y, color=run_ink(number), linestyle=RUN_LINES[number], marker="o" if few else None, ms=3)
@@ -168,7 +168,7 @@ def bars(
 ) -> Markup:
     """One bar per group and run, in percent, with its value above and its interval if there is one."""
     width = 0.8 / len(runs)
-    with new_figure(height=2.9) as (figure, (axes,)):
+    with new_figure(height=2.9) as (figure, axes):
         for number, (values, ends) in enumerate(zip(runs, intervals, strict=True)):
             positions = np.arange(len(groups)) + (number - (len(runs) - 1) / 2) * width
             bar_shapes = axes.bar(
@@ -201,7 +201,7 @@ def bars(
 
 def curves(name: str, title: str, labels: tuple[str, str], runs: Sequence[Series]) -> Markup:
     """One fraction against another, both from 0 to 1: one line per run."""
-    with new_figure(height=3.4) as (figure, (axes,)):
+    with new_figure(height=3.4) as (figure, axes):
         for number, run in enumerate(runs):
             axes.plot(run.x, run.y, color=run_ink(number), linestyle=RUN_LINES[number])
         axes.set(xlabel=labels[0], ylabel=labels[1], title=title, xlim=(0, 1), ylim=(0, 1.02))
@@ -213,7 +213,7 @@ def curves(name: str, title: str, labels: tuple[str, str], runs: Sequence[Series
 def distributions(name: str, title: str, edges: NDArray[np.float64], shares: Mapping[int, NDArray[np.float64]]) -> Markup:
     """Score distributions: for each number of shared levels, the share of its pairs per bin. Lines also differ in dashes."""
     width, middles = np.diff(edges), (edges[1:] + edges[:-1]) / 2
-    with new_figure(height=3.2) as (figure, (axes,)):
+    with new_figure(height=3.2) as (figure, axes):
         for level, share in shares.items():
             if not np.nansum(share) > 0:
                 continue
@@ -227,7 +227,7 @@ def distributions(name: str, title: str, edges: NDArray[np.float64], shares: Map
 
 def by_length(name: str, title: str, labels: tuple[str, str], runs: Sequence[tuple[NDArray[np.int64], Series]]) -> Markup:
     """One fraction against another for each list length k, which is annotated at 1, 10, 100, ...: one line per run."""
-    with new_figure(height=3.4) as (figure, (axes,)):
+    with new_figure(height=3.4) as (figure, axes):
         for number, (_, run) in enumerate(runs):
             axes.plot(run.x, run.y, color=run_ink(number), linestyle=RUN_LINES[number], marker="o", ms=2)
         ks, run = runs[0]
@@ -240,45 +240,6 @@ def by_length(name: str, title: str, labels: tuple[str, str], runs: Sequence[tup
         axes.margins(x=0.12)
         _in_percent(axes, "x")
         _in_percent(axes, "y")
-        return as_svg(figure, name, title)
-
-
-def gaps(name: str, title: str, runs: Sequence[Series]) -> Markup:
-    """The signed decomposability gap by batch size, on a logarithmic axis: one line per run."""
-    with new_figure(height=2.9) as (figure, (axes,)):
-        for number, run in enumerate(runs):
-            axes.plot(run.x, run.y, color=run_ink(number), linestyle=RUN_LINES[number], marker="o", ms=3.5)
-        axes.axhline(0, color=ink("currentColor"), linewidth=0.8)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(runs[0].x, [f"{size:,.0f}" for size in runs[0].x])
-        axes.minorticks_off()
-        axes.set(xlabel="images in a batch", ylabel="gap", title=title)
-        _in_percent(axes, "y")
-        return as_svg(figure, name, title)
-
-
-def step(
-    name: str, title: str, label: str, number: int, x: NDArray[np.float64], y: NDArray[np.float64], *, jumps: Sequence[float]
-) -> Markup:
-    """A smooth step over the gap of two scores, in front of the exact step. Jumps are drawn vertically."""
-    with new_figure(height=2.9) as (figure, (axes,)):
-        axes.plot([x[0], 0, 0, x[-1]], [0, 0, 1, 1], color=ink("var(--quiet)"), linewidth=1.2)
-        axes.plot(x, y, color=run_ink(number), linestyle=RUN_LINES[number])
-        for jump in jumps:
-            axes.axvline(jump, color=ink("var(--quiet)"), linewidth=0.6, linestyle=(0, (2, 2)))
-        axes.set(xlabel="t = s_j − s_k", ylabel=label, title=title)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_ylim(bottom=-0.05)
-        return as_svg(figure, name, title)
-
-
-def slope(name: str, title: str, number: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Markup:
-    """The derivative of a smooth step."""
-    with new_figure(height=2.9) as (figure, (axes,)):
-        axes.plot(x, y, color=run_ink(number), linestyle=RUN_LINES[number])
-        axes.set(xlabel="t = s_j − s_k", ylabel="derivative", title=title)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_ylim(bottom=0)
         return as_svg(figure, name, title)
 
 

@@ -17,16 +17,20 @@ from importlib.resources import files
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
 from suprank import __version__
+from suprank.evaluation.report_text import pluralize
+from suprank.evaluation.verdict import percent
 from suprank.explorer.colors import CLASSES, PAGE, level_style
 from suprank.explorer.images import read_picture
+from suprank.web.pages import template_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from jinja2 import Environment
 
     from suprank.evaluation.retrieval_data import Items, RetrievalData
     from suprank.explorer.report.header import Header
@@ -94,13 +98,9 @@ def _digest(text: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("suprank.explorer.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = template_environment("suprank.explorer.report")
+    environment.filters.update(percent=percent, pluralize=pluralize)
+    return environment
 
 
 def _style(levels: int) -> str:

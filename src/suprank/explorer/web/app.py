@@ -1,29 +1,30 @@
-"""The web application. Its pages only read; `add_selection_routes` adds what changes tags and saved selections."""
+"""The web application. Its pages only read; `add_selection_routes` adds what changes tags."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from suprank.data.images import BrokenImage
 from suprank.explorer.images import read_picture
+from suprank.explorer.tags import NotSavedError
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
-from suprank.explorer.web.ids import ImageId
 from suprank.explorer.web.label_page import add_label_routes
 from suprank.explorer.web.pages import Pages
 from suprank.explorer.web.searching import Filters, WrongModelError
 from suprank.explorer.web.selection_routes import add_selection_routes, browse_values
 from suprank.explorer.web.selections import check_split, parse_image, parse_node, parse_selection
-from suprank.explorer.web.tree import LABEL_ORDERS
+from suprank.explorer.web.tree import LABEL_ORDERS, NotMeasuredError
 from suprank.explorer.web.uploads import Uploads
 from suprank.files.tables import MalformedError
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
+from suprank.web.pages import wants_json
 from suprank.web.security import HEADERS, SecurityMiddleware
 from suprank.web.thumbnails import data_url
 
@@ -37,6 +38,19 @@ PAGE = 48
 
 SIDES = {"small": 224, "large": 800}
 """The longer side of each picture size, in pixels."""
+
+ERRORS: dict[type[Exception], tuple[int, str]] = {
+    RequestValidationError: (404, "There is no such page: a row is a whole number."),
+    NotSavedError: (403, "Nothing was saved: {}"),
+    MalformedError: (409, "The tags cannot be read: {}"),
+    NotMeasuredError: (503, "{}"),
+    WrongModelError: (500, "{}"),
+    Exception: (500, "Something went wrong; the terminal that runs `suprank explore` shows the error."),
+}
+"""The status of each error and what the page says, with the error's own message in it."""
+
+DETAILS = {"Not Found": "There is no such page.", "Method Not Allowed": "This page can only be opened, not written to."}
+"""What the page says for starlette's own errors."""
 
 
 def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
@@ -60,7 +74,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         image = parse_image(explorer, f"{run}/{side}/{row}")
         filters, offset = _filters(explorer, request.query_params), page_offset(request.query_params)
         rankings = explorer.searcher.neighbors(image, filters, offset=offset, limit=PAGE)
-        values = [_query_metrics(explorer, image, number) for number in range(len(explorer.runs))]
+        values = [explorer.image_metrics.of_image(image, run) for run in range(len(explorer.runs))]
         return pages.render(
             "item.html",
             image=image,
@@ -85,10 +99,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         async with uploads.picture(request) as picture:
 
             def search() -> str:
-                try:
-                    rankings = explorer.searcher.rank_picture(picture, limit=PAGE)
-                except WrongModelError as error:
-                    raise HTTPException(500, str(error)) from error
+                rankings = explorer.searcher.rank_picture(picture, limit=PAGE)
                 shown = data_url(picture, SIDES["small"])
                 return pages.render(
                     "upload.html", picture=shown, size=picture.size, rankings=rankings, filters=Filters(), page=PAGE
@@ -138,29 +149,22 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     def script() -> Response:
         return Response(pages.script, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
-    def error_page(status: int, message: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
+    def error_page(request: Request, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
         # With the security headers again: starlette handles uncaught errors outside of `SecurityMiddleware`.
-        return HTMLResponse(pages.render("error.html", status=status, message=message), status, {**HEADERS, **(headers or {})})
+        headers = {**HEADERS, **(headers or {})}
+        if wants_json(request):
+            return JSONResponse({"problem": message}, status, headers)
+        return HTMLResponse(pages.render("error.html", status=status, message=message), status, headers)
 
-    @app.exception_handler(HTTPException)
-    def http_error(_: Request, error: HTTPException) -> HTMLResponse:
-        known = {404: "There is no such page.", 405: "This page can only be opened, not written to."}
-        default = error.detail in ("Not Found", "Method Not Allowed")
-        message = known.get(error.status_code, error.detail) if default else error.detail
-        return error_page(error.status_code, message, error.headers)
+    def error_response(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            return error_page(request, error.status_code, DETAILS.get(error.detail, error.detail), error.headers)
+        status, message = next(answer for kind, answer in ERRORS.items() if isinstance(error, kind))
+        return error_page(request, status, message.format(error))
 
-    @app.exception_handler(RequestValidationError)
-    def invalid_request(_: Request, error: RequestValidationError) -> HTMLResponse:
-        return error_page(404, "There is no such page: a row is a whole number.")
-
-    @app.exception_handler(MalformedError)
-    def damaged_file(_: Request, error: MalformedError) -> HTMLResponse:
-        return error_page(409, f"A file of tags or selections cannot be read: {error}")
-
-    @app.exception_handler(Exception)
-    def server_error(_: Request, error: Exception) -> HTMLResponse:
-        return error_page(500, "Something went wrong; the terminal that runs `suprank explore` shows the error.")
-
+    app.add_exception_handler(HTTPException, error_response)
+    for kind in ERRORS:
+        app.add_exception_handler(kind, error_response)
     return app
 
 
@@ -173,11 +177,3 @@ def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:
         )
     check_split(split, explorer.browser.splits["gallery"])
     return Filters(None if level is None else int(level), split)
-
-
-def _query_metrics(explorer: Explorer, image: ImageId, run: int) -> Any:
-    """The metrics of this image as a query of a run; None if it is not a query, or not measured."""
-    own = explorer.searcher.counterpart(image, run)
-    if own is None or (own.side == "gallery" and explorer.runs[run].data.gallery is not None):
-        return None
-    return explorer.node_metrics[run].for_query(own.row)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from suprank.explorer.web.image_metrics import ImageMetrics, result_mask
 from suprank.explorer.web.tree import NotMeasuredError, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -73,8 +72,7 @@ class Browser:
             self.sides = {"query": data.queries, "gallery": data.items}
         self.splits = {side: list(images.manifest.splits) for side, images in self.sides.items()}
         self._metrics, self._tags, self._tree = metrics, tags or TagFile(None), Tree(data)
-        self._cache: OrderedDict[Hashable, NDArray[np.int64] | None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._cached_rows = lru_cache(_CACHED)(self._find_rows)
 
     def list_images(self, selection: ImageSelection, *, offset: int = 0, limit: int = 48) -> Listing:
         """A page of the selected images.
@@ -120,21 +118,15 @@ class Browser:
 
     def _rows(self, selection: ImageSelection) -> NDArray[np.int64] | None:
         """The selected rows: ascending, or sorted if the order needs it; None for all rows."""
-        key = (selection, self._tags.version if selection.tag else None)
-        with self._lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
+        return self._cached_rows(selection, self._tags.version if selection.tag else None)
+
+    def _find_rows(self, selection: ImageSelection, _: object) -> NDArray[np.int64] | None:
         mask = self._mask(selection)
         rows = None if mask is None else np.flatnonzero(mask)
         if selection.order != ORDERS[0]:
             values = self._sort_values(selection)
             rows = np.arange(len(values)) if rows is None else rows
             rows = rows[np.argsort(values[rows], kind="stable")]  # NaN last
-        with self._lock:
-            self._cache[key] = rows
-            while len(self._cache) > _CACHED:
-                self._cache.popitem(last=False)
         return rows
 
     def _mask(self, selection: ImageSelection) -> NDArray[np.bool_] | None:

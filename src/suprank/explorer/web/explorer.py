@@ -15,7 +15,6 @@ from suprank.explorer.tags import TagFile, tag_order
 from suprank.explorer.web.browsing import Browser
 from suprank.explorer.web.image_metrics import ImageMetrics
 from suprank.explorer.web.label_findings import LabelFindings
-from suprank.explorer.web.saved_selections import SavedSelections
 from suprank.explorer.web.searching import Searcher
 from suprank.explorer.web.tree import NodeMetrics, Tree
 from suprank.web.thumbnails import ThumbnailCache
@@ -31,8 +30,8 @@ class Explorer:
     """One run, or two to compare. Lists and the label tree show the first run; the second is searched next to it.
 
     Two runs are shown at the levels that both have; if they share none, at those of the first. Tags are kept in the file
-    `tags` (default: `tags.csv` in the folder of the first run) and saved selections beside it; with `read_only`, nobody can
-    change them. Without a folder and a file, there is no place for them.
+    `tags` (default: `tags.csv` in the folder of the first run); with `read_only`, nobody can change them. Without a folder and
+    a file, there is no place for them.
     """
 
     def __init__(self, runs: Sequence[ExplorerRun], *, tags: Path | None = None, read_only: bool = False) -> None:
@@ -47,7 +46,6 @@ class Explorer:
         file = default_tags_file(self.data) if tags is None else tags
         manifests = [side.manifest for side in self.data.sides]
         self.tags = TagFile(file, initial=manifests)
-        self.selections = SavedSelections(None if file is None else selections_file(file))
         self.can_change = file is not None and not read_only
         self.browser = Browser(self.data, self.image_metrics, self.tags)
         self.tree = Tree(self.data, self.node_metrics)
@@ -95,17 +93,6 @@ def default_tags_file(data: RetrievalData) -> Path | None:
     if place is None or place.is_file():
         return place and place.with_suffix(".tags.csv")
     return place / ("tags.csv" if test == OWN_TEST else f"tags-{quote(test, safe='')}.csv")
-
-
-def selections_file(tags: Path) -> Path:
-    """The file of saved selections beside a file of tags.
-
-    Example:
-        >>> [selections_file(Path(name)).name for name in ("tags.csv", "tags-new.csv", "birds.csv")]
-        ['selections.csv', 'selections-new.csv', 'birds-selections.csv']
-    """
-    stem = tags.stem.replace("tags", "selections", 1) if "tags" in tags.stem else f"{tags.stem}-selections"
-    return tags.with_name(f"{stem}.csv")
 
 
 def _with_common_levels(runs: Sequence[ExplorerRun]) -> list[ExplorerRun]:

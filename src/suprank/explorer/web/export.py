@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
 
 from suprank.data.manifest import box_text
 from suprank.explorer.tags import SEPARATOR, TAGS, tag_order
 from suprank.explorer.web.image_metrics import result_of
-from suprank.files.spreadsheets import safe_row
+from suprank.files.spreadsheets import csv_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Iterator
 
     from suprank.data.manifest import Manifest
     from suprank.explorer.web.browsing import ImageSelection
@@ -29,48 +25,39 @@ _BLOCK = 2_000  # rows that are formatted at once
 _OF_EMBEDDING = "broken"  # a column that `suprank embed` adds to its manifest
 
 
-def selection_csv(explorer: Explorer, selection: ImageSelection) -> Iterator[bytes]:
-    """The selected images as CSV, in blocks of rows.
+def selection_table(explorer: Explorer, selection: ImageSelection) -> pa.Table:
+    """The selected images: path, split, labels as in a manifest, id and box if there are any, AP (a fraction) and result (right
+    or wrong) at every level for each run, null if unmeasured, and the tags.
 
-    Columns: path, split, the labels of every level as in a manifest, id and box if there are any, then AP and the result (right
-    or wrong; blank if unmeasured) at every level for each run, and the tags. AP is a fraction. Cells that a spreadsheet would
-    run as formulas begin with an apostrophe. `NotMeasuredError` is raised at once if the metrics are still being measured.
+    `NotMeasuredError` is raised if the metrics are still being measured.
     """
     rows = explorer.browser.rows(selection)
-    images = explorer.browser.sides[selection.side]
+    manifest = explorer.tags.add_column(explorer.browser.sides[selection.side].manifest)
     levels, runs = explorer.data.levels, explorer.runs
-    named = [f" {run.data.name}" if len(runs) > 1 else "" for run in runs]
-    metrics: dict[str, tuple[NDArray[np.float64], Callable[[float], str]]] = {}
+    names = ["path", "split", *(f"label_{level}" for level in levels)]
+    names += [one for one in ("id", "box") if one in manifest.table.column_names]
+    table = manifest.table.select([*names, TAGS]).take(pa.array(rows))
+    if "box" in names:
+        boxes = pa.array([box_text(box) for box in table["box"].to_pylist()], pa.string())
+        table = table.set_column(names.index("box"), "box", boxes)
     for level in levels:
-        for run, suffix in enumerate(named):
-            if explorer.node_metrics[run].problem:
-                continue
-            ap, r1 = explorer.image_metrics.columns(run, selection.side, level)
-            metrics[f"AP/{level}{suffix}"] = (ap, _number)
-            metrics[f"result/{level}{suffix}"] = (r1, _result)
-    tags = explorer.tags.row_tags(images.manifest)
-    tag_texts = [SEPARATOR.join(one) for one in tags.sets]
-    table = images.manifest.table
-    names = [
-        "path",
-        "split",
-        *(f"label_{level}" for level in levels),
-        *(one for one in ("id", "box") if one in table.schema.names),
-    ]
+        for run, metrics in enumerate(explorer.node_metrics):
+            if not metrics.problem:
+                ap, r1 = (values[rows] for values in explorer.image_metrics.columns(run, selection.side, level))
+                name = f"{level} {runs[run].data.name}" if len(runs) > 1 else level
+                results = [result_of(one) for one in r1.tolist()]
+                table = table.add_column(table.num_columns - 1, f"AP/{name}", pa.array(ap.round(6), from_pandas=True))
+                known = pa.array(results, pa.string(), mask=np.isnan(r1))
+                table = table.add_column(table.num_columns - 1, f"result/{name}", known)
+    return table
 
-    def blocks() -> Iterator[bytes]:
-        yield _csv([[*names, *metrics, TAGS]])
-        for start in range(0, len(rows), _BLOCK):
-            chosen = rows[start : start + _BLOCK]
-            some = table.select(names).take(chosen)
-            columns: list[list[Any]] = [some[name].to_pylist() for name in names]
-            if "box" in names:
-                columns[names.index("box")] = [box_text(box) for box in columns[names.index("box")]]
-            columns += [[text(value) for value in values[chosen].tolist()] for values, text in metrics.values()]
-            columns.append([tag_texts[code] for code in tags.codes[chosen].tolist()])
-            yield _csv(zip(*columns, strict=True))
 
-    return blocks()
+def csv_blocks(table: pa.Table) -> Iterator[bytes]:
+    """The table as CSV, block by block. Cells that a spreadsheet would run as formulas begin with an apostrophe."""
+    yield csv_bytes(table.column_names, [])
+    for batch in table.to_batches(max_chunksize=_BLOCK):
+        first, *others = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield csv_bytes(first, others)
 
 
 def tagged_manifest(explorer: Explorer) -> Manifest:
@@ -82,16 +69,12 @@ def tagged_manifest(explorer: Explorer) -> Manifest:
     return manifest
 
 
-def manifest_file(explorer: Explorer, suffix: str) -> Path:
-    """Write the manifest with tags into a temporary folder, which the caller removes, as `manifest.parquet` or `.csv`."""
-    manifest = tagged_manifest(explorer)
-    file = Path(tempfile.mkdtemp(prefix="suprank-")) / f"manifest{suffix}"
-    try:
+def manifest_bytes(manifest: Manifest, suffix: str) -> bytes:
+    """The manifest as a .parquet or .csv file."""
+    with tempfile.TemporaryDirectory(prefix="suprank-") as folder:
+        file = Path(folder) / f"manifest{suffix}"
         manifest.save(file)
-    except BaseException:
-        shutil.rmtree(file.parent)
-        raise
-    return file
+        return file.read_bytes()
 
 
 def _begins_with(gallery: Manifest, queries: Manifest) -> bool:
@@ -114,17 +97,3 @@ def _with_more_tags(gallery: Manifest, queries: Manifest) -> Manifest:
             tags = {*one.split(SEPARATOR), *other.split(SEPARATOR)} - {""}
             texts[row] = SEPARATOR.join(sorted(tags, key=tag_order))
     return gallery.with_columns(**{TAGS: texts})
-
-
-def _csv(rows: Any) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\r\n").writerows(map(safe_row, rows))
-    return text.getvalue().encode("utf-8", "backslashreplace")
-
-
-def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.6g}"
-
-
-def _result(r1: float) -> str:
-    return "" if math.isnan(r1) else result_of(r1)

@@ -50,6 +50,14 @@ class ImageMetrics:
             rows = np.full_like(rows, -1)
         return np.append(ap, np.nan)[rows], np.append(r1, np.nan)[rows]
 
+    def of_image(self, image: ImageId, run: int) -> QueryResult | None:
+        """The result of an image of either run as a query of this one, at the finest level; None if it is not measured."""
+        own, metrics = self._searcher.counterpart(image, run), self._node_metrics[run]
+        if own is None or not metrics.done or (own.side == "gallery" and metrics.data.gallery is not None):
+            return None
+        ap, r1 = (float(values[own.row]) for values in metrics.per_query(0))
+        return None if math.isnan(r1) else QueryResult(ap, result_of(r1))
+
     def results(self, images: Sequence[ImageId], level: str) -> list[list[QueryResult]]:
         """For each run, the results of these images of one side of the first run; `NotMeasuredError` if it is too early."""
         rows = np.array([image.row for image in images], np.int64)

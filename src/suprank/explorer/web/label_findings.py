@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -67,10 +66,9 @@ class LabelFindings:
         self.problem = "" if data.levels else "the images have no labels"
         self.nearest: NearestItems | None = None
         self._max_pairs = max_pairs
-        self._lock = threading.Lock()
-        self._confusions: dict[int, Confusions] = {}
-        self._means: dict[int, ClassMeans] = {}
-        self._borders: OrderedDict[tuple[int, int, bool], BorderSample] = OrderedDict()
+        self.class_means = cache(self._class_means)
+        self._counted = cache(self._count)
+        self._measured_border = lru_cache(_CACHED)(self._measure_border)
 
     def measure(self) -> None:
         """Search the first items and compute the class means now; if that fails, `problem` says why, for the page to show."""
@@ -87,21 +85,17 @@ class LabelFindings:
 
     def confusions(self, level: int) -> Confusions | None:
         """Whom the queries of each label find first; None before `measure`."""
-        if self.nearest is None:
-            return None
-        with self._lock:
-            if level not in self._confusions:
-                self._confusions[level] = count_confusions(self.data, self.nearest, level)
-            return self._confusions[level]
+        return None if self.nearest is None else self._counted(level)
 
-    def class_means(self, level: int) -> ClassMeans:
+    def _count(self, level: int) -> Confusions:
+        assert self.nearest is not None
+        return count_confusions(self.data, self.nearest, level)
+
+    def _class_means(self, level: int) -> ClassMeans:
         """The means of the labels of a level."""
-        with self._lock:
-            if level not in self._means:
-                gallery, number = self.data.items, len(self.data.names[self.data.levels[level]])
-                means, typical = unit_means(gallery, gallery.labels[:, level], number)
-                self._means[level] = ClassMeans(means.astype(np.float32), typical)
-            return self._means[level]
+        gallery, number = self.data.items, len(self.data.names[self.data.levels[level]])
+        means, typical = unit_means(gallery, gallery.labels[:, level], number)
+        return ClassMeans(means.astype(np.float32), typical)
 
     def nearest_classes(self, level: int, label: int, number: int) -> list[tuple[int, float]]:
         """Labels of the level with the highest cosine of the means, best first; none for a label without gallery images."""
@@ -115,29 +109,22 @@ class LabelFindings:
 
     def border(self, level: int, label: int) -> BorderSample:
         """Compare the queries of a label, or some if there are many, with their best items of this label and of the others."""
-        key = (level, label, self.nearest is not None)  # before, nobody knows which queries are mistaken
-        with self._lock:
-            if key in self._borders:
-                self._borders.move_to_end(key)
-                return self._borders[key]
+        return self._measured_border(level, label, "mistaken first" if self.nearest is not None else "evenly spaced")
+
+    def _measure_border(self, level: int, label: int, which: Literal["mistaken first", "evenly spaced"]) -> BorderSample:
         rows = np.flatnonzero(self.data.queries.labels[:, level] == label)
         most = max(BORDER_IMAGES, BORDER_PAIRS // max(len(self.data.items), 1))
         chosen, mistaken = rows, 0
         if len(rows) > most:
-            wrong = _spaced(np.intersect1d(rows, self._mistaken_queries(level)), most)
+            known = self._mistaken_queries(level) if which == "mistaken first" else rows[:0]
+            wrong = _spaced(np.intersect1d(rows, known), most)
             chosen = np.concatenate([wrong, _spaced(np.setdiff1d(rows, wrong), most - len(wrong))])
             mistaken = len(wrong)
-        sample = BorderSample(measure_border(self.data, chosen, level), len(rows), mistaken)
-        with self._lock:
-            self._borders[key] = sample
-            while len(self._borders) > _CACHED:
-                self._borders.popitem(last=False)
-        return sample
+        return BorderSample(measure_border(self.data, chosen, level), len(rows), mistaken)
 
     def _mistaken_queries(self, level: int) -> NDArray[np.int64]:
         """Rows of the queries whose first item has another label."""
-        if self.nearest is None:
-            return np.empty(0, np.int64)
+        assert self.nearest is not None
         queries, items = (part[self.nearest.items >= 0] for part in (self.nearest.queries, self.nearest.items))
         return queries[self.data.queries.labels[queries, level] != self.data.items.labels[items, level]]
 

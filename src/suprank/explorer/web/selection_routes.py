@@ -1,24 +1,20 @@
-"""Routes of selections: their CSV, tags of images, saved selections, and the manifest with tags. Changes are POST only."""
+"""Routes of selections: their CSV, tags of images, and the manifest with tags. Changes are POST only."""
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
-from starlette.background import BackgroundTask
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
-from suprank.explorer.shared_table import NotSavedError
 from suprank.explorer.tags import MAX_LENGTH, check_tag
 from suprank.explorer.web.browsing import ImageSelection, Listing
-from suprank.explorer.web.export import manifest_file, selection_csv
+from suprank.explorer.web.export import csv_blocks, manifest_bytes, selection_table, tagged_manifest
 from suprank.explorer.web.ids import ImageId
 from suprank.explorer.web.image_metrics import RESULTS, QueryResult
-from suprank.explorer.web.saved_selections import MAX_NAME, SavedSelection
 from suprank.explorer.web.selections import (
     RESULT_PARAMETERS,
     available_orders,
@@ -31,13 +27,14 @@ from suprank.explorer.web.selections import (
 from suprank.explorer.web.tree import NotMeasuredError
 from suprank.files.tables import MalformedError
 from suprank.web.forms import limited_form
-from suprank.web.pages import link
+from suprank.web.pages import link, wants_json
 
 if TYPE_CHECKING:
     from suprank.explorer.web.explorer import Explorer
     from suprank.explorer.web.pages import Pages
 
 _FORM_BYTES = 100_000
+CSV = "text/csv; charset=utf-8"
 
 
 async def _read_form(request: Request) -> FormData:
@@ -48,7 +45,7 @@ Form = Annotated[FormData, Depends(_read_form)]
 
 
 def browse_values(explorer: Explorer, selection: ImageSelection, listing: Listing) -> dict[str, Any]:
-    """What the list of images shows besides the images: filters, results, tags and saved selections."""
+    """What the list of images shows besides the images: filters, results and tags."""
     levels = explorer.data.levels
     results: list[list[QueryResult]] = []
     problems = [
@@ -62,26 +59,16 @@ def browse_values(explorer: Explorer, selection: ImageSelection, listing: Listin
         except NotMeasuredError as error:
             problems.append(str(error))
     counts, tags_problem = _tag_counts(explorer)
-    saved: list[SavedSelection] = []
-    try:
-        saved = explorer.selections.all()
-    except MalformedError as error:
-        tags_problem = tags_problem or str(error)
-    query = selection_query(explorer, selection)
     return {
         "results": [list(one) for one in zip(*results, strict=True)] if results else [()] * len(listing.images),
         "metrics_problems": problems,
         "parameters": selection_parameters(explorer, selection),
-        "query": query,
         "orders": available_orders(explorer),
         "result_names": RESULTS,
         "result_parameters": RESULT_PARAMETERS[: len(explorer.runs)],
         "tag_counts": counts,
         "tags_problem": tags_problem,
-        "saved": [] if query else saved,
-        "saved_as": next((one.name for one in saved if query and one.query == query), None),
         "max_tag": MAX_LENGTH,
-        "max_name": MAX_NAME,
     }
 
 
@@ -90,19 +77,16 @@ def add_selection_routes(app: FastAPI, explorer: Explorer, pages: Pages) -> None
 
     @app.get("/selection.csv")
     def download_selection(request: Request) -> Response:
-        selection = parse_selection(explorer, request.query_params)
-        try:
-            blocks = selection_csv(explorer, selection)
-        except NotMeasuredError as error:
-            raise HTTPException(503, f"The table has AP in it. {error}") from error
-        return StreamingResponse(blocks, media_type="text/csv; charset=utf-8", headers=_attachment("selection.csv"))
+        table = selection_table(explorer, parse_selection(explorer, request.query_params))
+        return StreamingResponse(csv_blocks(table), media_type=CSV, headers=_attachment("selection.csv"))
 
     @app.get("/manifest{suffix}")
     def download_manifest(suffix: str) -> Response:
-        if suffix not in (".parquet", ".csv"):
+        kinds = {".parquet": "application/vnd.apache.parquet", ".csv": CSV}
+        if suffix not in kinds:
             raise HTTPException(404, "There is no such page.")
-        file = manifest_file(explorer, suffix)
-        return FileResponse(file, headers=_attachment(file.name), background=BackgroundTask(shutil.rmtree, file.parent))
+        content = manifest_bytes(tagged_manifest(explorer), suffix)
+        return Response(content, headers=_attachment(f"manifest{suffix}"), media_type=kinds[suffix])
 
     @app.get("/tags", response_class=HTMLResponse)
     def tags() -> str:
@@ -112,14 +96,8 @@ def add_selection_routes(app: FastAPI, explorer: Explorer, pages: Pages) -> None
     @app.post("/tags")
     def change_tags(request: Request, form: Form) -> Response:
         image = parse_image(explorer, _text(form, "image"))
-        as_json = "application/json" in request.headers.get("accept", "")
-        try:
-            _change(explorer, image.run, image.side, [image.row], form)
-        except HTTPException as error:
-            if not as_json:
-                raise
-            return JSONResponse({"problem": error.detail}, error.status_code)
-        if as_json:
+        _change(explorer, image.run, image.side, [image.row], form)
+        if wants_json(request):
             return JSONResponse({"tags": explorer.tags.of(explorer.searcher.side_images(image).manifest, image.row)})
         back = dict(parse_qsl(_text(form, "back")[:1000]))
         return RedirectResponse(f"{link(f'/item/{image}', **back)}#tags", 303)
@@ -129,13 +107,13 @@ def add_selection_routes(app: FastAPI, explorer: Explorer, pages: Pages) -> None
         _check_changeable(explorer)
         selection = parse_selection(explorer, request.query_params)
         act, tag = _tag_action(request.query_params.get("act", ""), request.query_params.get("name", ""))
-        query, total = selection_query(explorer, selection), len(_rows(explorer, selection))
+        query, total = selection_query(explorer, selection), len(explorer.browser.rows(selection))
         return pages.render("confirm.html", query=query, tag=tag, act=act, total=total)
 
     @app.post("/tag-all")
     def change_all(form: Form) -> Response:
         selection = parse_query(explorer, _text(form, "selection"))
-        rows = _rows(explorer, selection)
+        rows = explorer.browser.rows(selection)
         if str(len(rows)) != _text(form, "total"):
             raise HTTPException(
                 409, f"The selection has {len(rows):,} images now, and nothing was changed. Go back and press the button again."
@@ -143,41 +121,12 @@ def add_selection_routes(app: FastAPI, explorer: Explorer, pages: Pages) -> None
         _change(explorer, 0, selection.side, rows, form)
         return RedirectResponse(link("/", **selection_parameters(explorer, selection)), 303)
 
-    @app.post("/selections")
-    def change_selections(form: Form) -> Response:
-        _check_changeable(explorer)
-        name, query = _text(form, "name"), _text(form, "selection")
-        try:
-            if form.get("act") == "delete":
-                explorer.selections.delete(name)
-                return RedirectResponse("/", 303)
-            selection = parse_query(explorer, query)
-            explorer.selections.save(name, selection_query(explorer, selection))
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from error
-        except NotSavedError as error:
-            raise HTTPException(403, f"Nothing was saved: {error}") from error
-        return RedirectResponse(link("/", **selection_parameters(explorer, selection)), 303)
-
 
 def _change(explorer: Explorer, run: int, side: str, rows: Any, form: FormData) -> None:
-    """Add or remove the tag in the form; errors become sentences with a status."""
+    """Add or remove the tag in the form."""
     _check_changeable(explorer)
     act, tag = _tag_action(_text(form, "act"), _text(form, "tag"))
-    manifest = explorer.searcher.side_images(ImageId(run, side, 0)).manifest
-    try:
-        explorer.tags.change(manifest, rows, **{act: tag})
-    except MalformedError as error:
-        raise HTTPException(409, f"Nothing was saved: {error}") from error
-    except NotSavedError as error:
-        raise HTTPException(403, f"Nothing was saved: {error}") from error
-
-
-def _rows(explorer: Explorer, selection: ImageSelection) -> Any:
-    try:
-        return explorer.browser.rows(selection)
-    except NotMeasuredError as error:
-        raise HTTPException(503, str(error)) from error
+    explorer.tags.change(explorer.searcher.side_images(ImageId(run, side, 0)).manifest, rows, **{act: tag})
 
 
 def _tag_action(act: str, tag: str) -> tuple[str, str]:
@@ -195,9 +144,9 @@ def _tag_action(act: str, tag: str) -> tuple[str, str]:
 
 def _check_changeable(explorer: Explorer) -> None:
     if explorer.tags.file is None:
-        raise HTTPException(403, "There is no file to keep tags and selections in; start `suprank explore DATA --tags FILE`.")
+        raise HTTPException(403, "There is no file to keep tags in; start `suprank explore DATA --tags FILE`.")
     if not explorer.can_change:
-        raise HTTPException(403, "Tags and selections cannot be changed: the page was started to be read only.")
+        raise HTTPException(403, "Tags cannot be changed: the page was started to be read only.")
 
 
 def _text(form: FormData, name: str) -> str:

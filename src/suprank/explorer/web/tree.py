@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,30 +100,9 @@ class NodeMetrics:
             means = [np.bincount(own[valid], one[valid], minlength=size) / counts for one in (ap, r1)]
         return [MeanMetrics(float(means[0][label]), float(means[1][label]), int(counts[label])) for label in labels]
 
-    def for_query(self, row: int) -> MeanMetrics | None:
-        """The metrics of one query at the finest level; None if it was not measured."""
-        at = int(np.searchsorted(self.rows, row))
-        if not self._values or at == len(self.rows) or self.rows[at] != row:
-            return None
-        one = np.zeros(len(self.rows), bool)
-        one[at] = True
-        return self._mean(one, 0)
-
     def _columns(self, level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         name = self.data.levels[level]
         return self._values[f"AP/{name}"], self._values[f"R@1/{name}"]
-
-    def _mean(self, chosen: NDArray[np.bool_], level: int) -> MeanMetrics:
-        ap, r1 = self._columns(level)
-        chosen = chosen & ~np.isnan(ap)
-        count = int(chosen.sum())
-        return (
-            MeanMetrics(float(ap[chosen].mean()), float(r1[chosen].mean()), count) if count else MeanMetrics(np.nan, np.nan, 0)
-        )
-
-
-LABEL_ORDERS = ("name", "images", "worst", "best", "first_better", "second_better")
-"""Orders of labels; the last two, by the difference of AP, need two runs."""
 
 
 class LabelSummary(NamedTuple):
@@ -133,9 +114,27 @@ class LabelSummary(NamedTuple):
     own: tuple[MeanMetrics | None, ...]
     finest: tuple[MeanMetrics | None, ...]
 
+    @property
+    def ap(self) -> float:
+        """AP of the first run at the finest level; NaN if it is unknown."""
+        return np.nan if self.finest[0] is None else self.finest[0].ap
+
     def difference(self, *, own: bool = False) -> float:
         """AP of the first run minus that of the second, at the finest level or the label's own; NaN if one is unknown."""
-        return _difference(self.own if own else self.finest)
+        known = [value.ap for value in (self.own if own else self.finest) if value is not None]
+        return known[0] - known[1] if len(known) == 2 else np.nan
+
+
+_SORT_KEYS: dict[str, Callable[[LabelSummary], float]] = {
+    "name": lambda label: 0,
+    "images": lambda label: -label.images,
+    "worst": lambda label: label.ap,
+    "best": lambda label: -label.ap,
+    "first_better": lambda label: -label.difference(),
+    "second_better": lambda label: label.difference(),
+}
+LABEL_ORDERS = tuple(_SORT_KEYS)
+"""Orders of labels; the last two, by the difference of AP, need two runs."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +204,7 @@ class Tree:
         return LabelSummary(node, self.name(node), images, own, finest)
 
     def children(self, node: Node | None, *, order: str = "name", offset: int = 0, limit: int = 100) -> LabelListing:
-        """The labels directly below a label, or the coarsest labels for None."""
+        """The labels directly below a label, or the coarsest labels for None; what an order does not know is last, by name."""
         level = (len(self.data.levels) if node is None else node.level) - 1
         if level < 0:
             return LabelListing((), 0)
@@ -216,40 +215,19 @@ class Tree:
         present = np.flatnonzero(counts)
         own = [self._metrics(run, level, present, level) for run in self.node_metrics]
         finest = [self._metrics(run, level, present, 0) for run in self.node_metrics]
-        shown = self._sorted_positions(level, present, counts, finest, order)[offset : offset + limit]
-        summaries = (
+        labels = [
             LabelSummary(
-                Node(level, int(present[at])),
-                self.names(level)[present[at]],
-                int(counts[present[at]]),
+                Node(level, label),
+                self.names(level)[label],
+                int(counts[label]),
                 tuple(values[at] for values in own),
                 tuple(values[at] for values in finest),
             )
-            for at in shown
-        )
-        return LabelListing(tuple(summaries), len(present))
-
-    def _sorted_positions(
-        self,
-        level: int,
-        present: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        finest: Sequence[Sequence[MeanMetrics | None]],
-        by: str,
-    ) -> list[int]:
-        names = self.names(level)
-        by_name = sorted(range(len(present)), key=lambda at: names[int(present[at])].casefold())
-        if by == "images":
-            return sorted(by_name, key=lambda at: -counts[present[at]])
-        if by in ("worst", "best") and finest:
-            sign = 1 if by == "worst" else -1
-            known = {at: value.ap for at in by_name if (value := finest[0][at]) is not None and value.queries}
-            return sorted(by_name, key=lambda at: sign * known[at] if at in known else np.inf)
-        if by in ("first_better", "second_better") and len(finest) > 1:
-            sign = -1 if by == "first_better" else 1
-            gaps = {at: _difference([values[at] for values in finest]) for at in by_name}
-            return sorted(by_name, key=lambda at: np.inf if np.isnan(gaps[at]) else sign * gaps[at])
-        return by_name
+            for at, label in enumerate(present.tolist())
+        ]
+        labels.sort(key=lambda label: label.name.casefold())
+        labels.sort(key=lambda label: (math.isnan(value := _SORT_KEYS[order](label)), value))
+        return LabelListing(tuple(labels[offset : offset + limit]), len(labels))
 
     def _metrics(self, run: NodeMetrics, at: int, labels: NDArray[np.int64], level: int) -> Sequence[MeanMetrics | None]:
         """The metrics of a run, matched by label name, since another run may number its labels differently."""
@@ -268,9 +246,3 @@ class Tree:
         """The labels of the gallery and, unless they are the same images, of the queries."""
         data = self.data
         return [data.items.labels] if data.gallery is None else [data.items.labels, data.queries.labels]
-
-
-def _difference(values: Sequence[MeanMetrics | None]) -> float:
-    """AP of the first minus AP of the second; NaN if there are not two, or one is unknown."""
-    known = [value.ap for value in values if value is not None]
-    return known[0] - known[1] if len(known) == 2 else np.nan

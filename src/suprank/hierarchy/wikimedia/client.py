@@ -1,102 +1,130 @@
-"""A client of the MediaWiki API with Wikimedia's etiquette: it says who runs it, sends one request at a time, and waits."""
+"""A client of the MediaWiki API with Wikimedia's etiquette: it says who runs it, sends one request at a time, and waits.
+
+urllib3 repeats what a server puts off, and requests-cache keeps every reply in a file, so that no request is made twice.
+"""
 
 from __future__ import annotations
 
-import json
-import math
-import random
 import re
 import time
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode, urlsplit
+import zlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
 
-import httpx2
+import requests
+from requests.adapters import HTTPAdapter
+from requests_cache import CachedSession, SerializerPipeline, Stage, json_serializer, utf8_encoder
+from requests_cache.backends.sqlite import SQLiteCache
+from urllib3.exceptions import InvalidHeader, MaxRetryError
+from urllib3.util import Retry
 
 from suprank import __version__
-from suprank.hierarchy.errors import BadReplyError, GaveUpError, RequestRefusedError
+from suprank.files.writable import check_writable
+from suprank.hierarchy.errors import GaveUpError
+from suprank.hierarchy.project import FullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
-MAX_WAIT, LAG_WAIT = 120.0, 5.0
-"""Seconds: waits double up to the first, if the server names none; a lagging database is given at least the second."""
+    from requests_cache import AnyResponse
+    from urllib3.response import BaseHTTPResponse
 
-FIRST_CONNECTIONS = 3
-"""Attempts to connect to a server that has never answered: its address may be wrong."""
+    from suprank.hierarchy.recipe import ScrapeRecipe
 
+    Answer = TypeVar("Answer")
+
+ATTEMPTS = 3
+"""How often a request with an unreadable reply is sent, and how often a server that never answered is called."""
+
+FIRST_WAIT, MAX_WAIT = 1.0, 120.0
+"""Seconds: waits double from the first to the second, unless the server asks for more."""
+
+MAX_PARTS = 100
+"""A reply that is continued more often than this goes in circles."""
+
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what a reply of another shape raises
 _CONTACT = re.compile(r"[!-'*-?A-~]+@[!-'*-?A-~]+|https?://[!-'*-~]+", re.IGNORECASE)
 _STOP_CODES = frozenset({"autoblocked", "badtoken", "blocked", "permissiondenied", "readapidenied", "unknown_action"})
+_LATER_CODES = frozenset({"maxlag", "ratelimited"})
 _REFUSED_CODES = frozenset({"no-such-entity", "toomanyvalues"})
+_COMPRESSED = SerializerPipeline(
+    [*json_serializer.stages, utf8_encoder, Stage(zlib, "compress", "decompress")], "compressed JSON", is_binary=True
+)  # requests-cache's default is pickle, which can run code of whoever wrote the file
 
 
-class RateLimiter:
-    """Lets requests pass one after the other, at most `rate` per minute in total, whichever server they go to.
+class BadReplyError(ValueError):
+    """A reply was cut short, is not JSON, has an unexpected shape, or is an error; `code` is that of an error of the API."""
 
-    Requests are spaced evenly: no minute has more than `rate` of them, except for one on its edge.
-    """
-
-    def __init__(
-        self, rate: float, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        if not (rate > 0 and math.isfinite(rate)):
-            raise ValueError(f"the rate must be positive, not {rate} requests per minute; Wikimedia allows 200 with a contact.")
-        self.rate, self.clock, self.sleep = rate, clock, sleep
-        self._next = -math.inf
-
-    def wait_turn(self) -> None:
-        """Return when the next request may be sent."""
-        while (left := self._next - self.clock()) > 0:
-            self.sleep(left)
-        self._next = self.clock() + 60 / self.rate
-
-    def pause(self, seconds: float) -> None:
-        """Let no request pass for this long."""
-        until = self.clock() + seconds
-        while (left := until - self.clock()) > 0:
-            self.sleep(left)
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
-def retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """The seconds that a `Retry-After` header asks for, as a number or a date; None if it is missing or unreadable.
+class Waits:
+    """Waits between requests. They double, and end with `GaveUpError` after `patience` seconds without a good reply."""
 
-    Example:
-        >>> [retry_after(text) for text in ("7", "1.5", "soon", None)]
-        [7.0, 1.5, None, None]
-    """
-    if header is None:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
+    def __init__(self, patience: float, report: Callable[[str], None]) -> None:
+        self.patience, self.report = patience, report
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget earlier waits, after a good reply."""
+        self.count, self.seconds = 0, 0.0
+
+    def wait(self, reason: str, requested: float = 0.0) -> None:
+        """Sleep, at least as long as the server requests."""
+        seconds = max(requested, min(FIRST_WAIT * 2.0**self.count, MAX_WAIT))
+        self.count += 1
+        self.seconds += seconds
+        if self.seconds > self.patience:
+            raise GaveUpError(
+                f"{reason}. That is {self.count} in a row, the next wait would be {seconds:.0f} s, and patience is "
+                f"{self.patience:.0f} s. Replies so far are saved: run the same command later to continue."
+            )
+        self.report(f"waiting {seconds:.0f} s: {reason}")
+        time.sleep(seconds)
+
+
+class _Retry(Retry):
+    """urllib3's retries, with our waits."""
+
+    RETRY_AFTER_STATUS_CODES = frozenset({200, 429, 503})
+    """A database that lags behind (maxlag) answers 200, with the time to wait."""
+
+    def __init__(self, waits: Waits, **options: Any) -> None:
+        super().__init__(**options)
+        self.waits = waits
+
+    def new(self, **changes: Any) -> Self:
+        return super().new(waits=self.waits, **changes)
+
+    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
+        last = self.history[-1]
+        if response is None:
+            self.waits.wait(f"the server cannot be reached ({last.error})")
+            return
         try:
-            date = parsedate_to_datetime(header)
-        except ValueError:
-            return None
-        date = date if date.tzinfo else date.replace(tzinfo=UTC)
-        seconds = (date - (now or datetime.now(UTC))).total_seconds()
-    return None if math.isnan(seconds) else max(seconds, 0.0)
+            requested = self.get_retry_after(response)
+        except InvalidHeader:
+            requested = None
+        busy = "a database of the server lags" if last.status == 200 else f"the server answered {last.status}"
+        self.waits.wait(busy, requested or 0.0)
 
 
-@dataclass(frozen=True)
-class Reply:
-    """A reply as received, with the URL of its request and the JSON that it contains."""
+class _Adapter(HTTPAdapter):
+    """Sends at most `rate` requests per minute in total, evenly spaced, whichever server they go to."""
 
-    url: str
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    payload: dict[str, Any]
+    def __init__(self, rate: float, retries: Retry) -> None:
+        super().__init__(max_retries=retries)
+        self.rate, self.count, self.next_turn = rate, 0, 0.0
 
-
-class _RetryLaterError(Exception):
-    """The server is busy. `seconds` is the wait it asks for; if it names none, the first wait is `least`."""
-
-    def __init__(self, reason: str, seconds: float | None, least: float = 1.0) -> None:
-        super().__init__(reason)
-        self.seconds, self.least = seconds, least
+    def send(self, *arguments: Any, **options: Any) -> requests.Response:
+        time.sleep(max(0.0, self.next_turn - time.monotonic()))
+        self.next_turn = time.monotonic() + 60 / self.rate
+        self.count += 1
+        return super().send(*arguments, **options)
 
 
 def user_agent(contact: str) -> str:
@@ -111,142 +139,133 @@ def user_agent(contact: str) -> str:
             f"{contact!r} is neither an e-mail address nor a URL (https://...); Wikimedia wants to know how to reach whoever "
             "runs this."
         )
-    return f"suprank/{__version__} ({contact}) httpx2/{httpx2.__version__}"
+    return f"suprank/{__version__} ({contact}) requests/{version('requests')}"
 
 
 class Client:
-    """Sends requests one after the other; use it in a `with` block.
+    """Asks servers one request after the other, and keeps the replies in a file; use it in a `with` block.
 
-    It waits if the server says so (429, 503, a lagging database) or cannot be reached, and doubles the wait each time. It gives
-    up (`GaveUpError`) once it has waited for `patience` seconds without a good reply in between.
+    It waits if a server says so (429, 502 to 504, a lagging database) or cannot be reached, and gives up (`GaveUpError`) once
+    it has waited for the recipe's `patience` without a good reply in between. `report_wait` hears why it waits.
     """
 
     def __init__(
-        self,
-        contact: str,
-        rate_limiter: RateLimiter,
-        *,
-        maxlag: int = 5,
-        timeout: float = 60.0,
-        patience: float = 1800.0,
-        report_wait: Callable[[str], None] = lambda reason: None,
-        chance: Callable[[], float] = random.random,
+        self, contact: str, replies: Path, recipe: ScrapeRecipe, report_wait: Callable[[str], None] = lambda reason: None
     ) -> None:
-        self.agent, self.maxlag, self.timeout, self.patience = user_agent(contact), maxlag, timeout, patience
-        self.rate_limiter, self.report_wait, self.chance = rate_limiter, report_wait, chance
-        self.requests = 0
-        self._waits, self._waited = 0, 0.0
-        self._answered: set[str] = set()
-        self._http = httpx2.Client(headers={"User-Agent": self.agent}, timeout=timeout)
+        self.agent, self.replies, self.recipe = user_agent(contact), replies, recipe
+        check_writable(replies)
+        self.waits = Waits(recipe.patience, report_wait)
+        retries = _Retry(
+            self.waits,
+            total=10**6,  # patience is the limit
+            connect=ATTEMPTS - 1,  # at first, its address may be wrong
+            other=ATTEMPTS - 1,
+            read=False,
+            redirect=False,
+            allowed_methods=None,
+            status_forcelist={429, 502, 503, 504},
+        )
+        self._adapter = _Adapter(recipe.rate, retries)
+        self._session = CachedSession(
+            backend=SQLiteCache(replies, serializer=_COMPRESSED), allowable_methods=("POST",), decode_content=True
+        )
+        # A POST that only reads need not go to the data center that writes.
+        self._session.headers.update({"User-Agent": self.agent, "Promise-Non-Write-API-Action": "true"})
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, self._adapter)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._http.close()
+        self._session.close()
 
-    def fetch(self, url: str, form: dict[str, str], *, post: bool = False) -> Reply:
-        """Send a request until it is answered; `BadReplyError` if the reply cannot be read."""
-        parameters = {**form, "format": "json", "maxlag": str(self.maxlag)}
+    @property
+    def requests_made(self) -> int:
+        """How many requests were made; those that a stored reply answers are not."""
+        return self._adapter.count
+
+    def ask(self, url: str, form: Mapping[str, str], read: Callable[[list[dict[str, Any]]], Answer]) -> Answer:
+        """What `read` makes of the reply, a list of its parts; `BadReplyError` if it still fails after some attempts.
+
+        A reply that cannot be read is not kept.
+        """
+        parts: list[AnyResponse] = []
+        attempts = 0
         while True:
-            self.rate_limiter.wait_turn()
             try:
-                return self._fetch_once(url, parameters, post)
-            except _RetryLaterError as later:
-                self._wait(str(later), later.seconds, later.least)
+                answer = read(list(self._payloads(url, form, parts)))
+            except (GaveUpError, requests.RequestException, *_UNREADABLE) as error:
+                self._session.cache.delete(*(part.cache_key for part in parts))
+                if isinstance(error, GaveUpError):
+                    raise
+                bad = error if isinstance(error, BadReplyError) else _bad_reply(url, error, parts)
+            else:
+                self.waits.reset()
+                self._adapter.max_retries = self._adapter.max_retries.new(connect=None, other=None)
+                return answer
+            if bad.code in _REFUSED_CODES:
+                self.waits.reset()
+                raise bad
+            attempts += bad.code not in _LATER_CODES
+            if attempts == ATTEMPTS:
+                raise bad
+            self.waits.wait(str(bad))
 
-    def reset_patience(self) -> None:
-        """Forget earlier waits, after a good reply."""
-        self._waits, self._waited = 0, 0.0
+    def _payloads(self, url: str, form: Mapping[str, str], parts: list[AnyResponse]) -> Iterator[dict[str, Any]]:
+        """The JSON of a reply and of what continues it; `parts` becomes the list of responses."""
+        parts.clear()
+        form = {**form, "format": "json", "maxlag": str(self.recipe.maxlag)}
+        while len(parts) < MAX_PARTS:
+            parts.append(self._post(url, form))
+            yield (payload := self._payload(parts[-1]))
+            if "continue" not in payload:
+                return
+            form = {**form, **{str(name): str(value) for name, value in payload["continue"].items()}}
+        raise ValueError(f"a reply is continued without end: {payload['continue']}")
 
-    def back_off(self, reason: str) -> None:
-        """Wait before a request with a bad reply is repeated."""
-        self._wait(reason, None)
-
-    def _wait(self, reason: str, requested: float | None, least: float = 1.0) -> None:
-        doubled = min(least * 2.0**self._waits, MAX_WAIT)
-        seconds = doubled * (1 + self.chance() / 2) if requested is None else max(requested, doubled)
-        self._waits += 1
-        if self._waited + seconds > self.patience:
+    def _post(self, url: str, form: Mapping[str, str]) -> AnyResponse:
+        try:
+            response = self._session.post(url, data=form, timeout=self.recipe.timeout, allow_redirects=False)
+        except requests.ConnectionError as error:
+            if not isinstance(error.args[0], MaxRetryError):  # a reply that was cut short
+                raise
             raise GaveUpError(
-                f"{reason}. That is {self._waits} in a row, the next wait would be {seconds:.0f} s, and patience is "
-                f"{self.patience:.0f} s. Replies so far are saved: run the same command later to continue."
-            )
-        self._waited += seconds
-        self.report_wait(f"waiting {seconds:.0f} s: {reason}")
-        self.rate_limiter.pause(seconds)
-        self.report_wait("")
+                f"{urlsplit(url).netloc} cannot be reached ({error.args[0].reason}). Is {url} right, and is there a network?"
+            ) from None
+        if response.status_code == 200 and not self._session.cache.contains(response.cache_key):  # it is silent about that
+            raise FullError(f"{self.replies} cannot be written. Make room on the disk, and run the same command to continue.")
+        return response
 
-    def _fetch_once(self, url: str, form: dict[str, str], post: bool) -> Reply:
-        host = urlsplit(url).netloc
-        self.requests += 1
-        status, headers, body = self._download(url, host, form, post)
-        self._answered.add(host)
-        wait = retry_after(headers.get("retry-after"))
-        if status in (429, 503):
-            raise _RetryLaterError(f"{host} answered {status}", wait)
-        if status == 403:
+    def _payload(self, response: AnyResponse) -> dict[str, Any]:
+        """The JSON object in a response."""
+        host, status = urlsplit(response.url).netloc, response.status_code
+        if 300 <= status < 500 and status not in (413, 414):
+            to = f" ({response.headers['location']})" if "location" in response.headers else ""
             raise GaveUpError(
-                f"{host} answered 403 and will not be asked again: {_page_text(body)!r}. Our user agent is {self.agent!r}; "
-                "give contact an e-mail address or a page by which you can be reached. Replies so far are saved."
+                f"{host} answered {status}{to} and will not be asked again: {_page_text(response)!r}. Is {response.url} the "
+                f"address of an api.php, and can you be reached by our user agent, {self.agent!r}? Replies so far are saved."
             )
-        if status in (413, 414):
-            raise RequestRefusedError("toomanyvalues", f"{host} answered {status}")
-        if 300 <= status < 500:
-            to = f" ({headers['location']})" if "location" in headers else ""
-            raise GaveUpError(f"{host} answered {status}{to}: {_page_text(body)!r}. Is {url} the address of an api.php?")
         if status != 200:
-            raise BadReplyError(f"{host} answered {status}", body)
-        if "json" not in headers.get("content-type", ""):
-            raise BadReplyError(f"{host} answered {headers.get('content-type', 'something')!r}, not JSON", body)
-        try:
-            payload = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise BadReplyError(f"{host} did not answer JSON ({error})", body) from None
+            raise BadReplyError(f"{host} answered {status}: {_page_text(response)}", "toomanyvalues" if status < 500 else "")
+        payload = response.json()
         if not isinstance(payload, dict):
-            raise BadReplyError(f"{host} answered JSON that is not an object", body)
+            raise TypeError("it is not an object")
         if "error" in payload:
-            raise _api_error(host, payload["error"], wait, body)
-        saved = {name: headers[name] for name in ("content-type", "date") if name in headers}
-        return Reply(f"{url}?{urlencode(form)}", status, saved, body, payload)
-
-    def _download(self, url: str, host: str, form: dict[str, str], post: bool) -> tuple[int, httpx2.Headers, bytes]:
-        """Status, headers and the complete body."""
-        # A POST that only reads need not go to the data center that writes.
-        sent: dict[str, Any] = {"data": form, "headers": {"Promise-Non-Write-API-Action": "true"}} if post else {"params": form}
-        body = b""
-        deadline = self.rate_limiter.clock() + 5 * self.timeout
-        try:
-            with self._http.stream("POST" if post else "GET", url, **sent) as response:
-                for piece in response.iter_bytes():
-                    body += piece
-                    if self.rate_limiter.clock() > deadline:  # httpx's timeout is for each pause within the reply
-                        raise BadReplyError(f"{host} was still sending after {5 * self.timeout:.0f} s", body)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
-            if host not in self._answered and self._waits + 1 >= FIRST_CONNECTIONS:
-                raise GaveUpError(f"{host} cannot be reached ({error}). Is {url} right, and is there a network?") from None
-            raise _RetryLaterError(f"{host} cannot be reached ({error})", None) from None
-        except httpx2.RequestError as error:  # resets, timeouts, bodies cut short or badly compressed
-            raise BadReplyError(f"{host}: {error or type(error).__name__}", body) from None
-        return response.status_code, response.headers, body
+            code, info = str(payload["error"]["code"]), payload["error"].get("info", "")
+            if code in _STOP_CODES:
+                raise GaveUpError(f"{host} refuses: {code}: {info}. Replies so far are saved.")
+            raise BadReplyError(f"{host} answered {code}: {info}", code)
+        return payload
 
 
-def _api_error(host: str, error: Any, wait: float | None, body: bytes) -> Exception:
-    """The exception for an error in the JSON of a reply; such replies have status 200."""
-    if not isinstance(error, dict):
-        return BadReplyError(f"{host} answered an error", body)
-    code, info, key = str(error.get("code", "")), str(error.get("info", "")), error.get("id")
-    if code == "maxlag":
-        return _RetryLaterError(f"{host} lags: {info}", wait, LAG_WAIT)
-    if code == "ratelimited":
-        return _RetryLaterError(f"{host} limits the rate: {info}", wait, LAG_WAIT)
-    if code in _STOP_CODES:
-        return GaveUpError(f"{host} refuses: {code}: {info}. Replies so far are saved.")
-    if code in _REFUSED_CODES:
-        return RequestRefusedError(code, info, key if isinstance(key, str) else None)
-    return BadReplyError(f"{host} answered {code}: {info}", body)
+def _bad_reply(url: str, error: Exception, parts: list[AnyResponse]) -> BadReplyError:
+    """An error of reading a reply, with the beginning of the reply."""
+    begins = f": {parts[-1].text[:200]}" if parts else ""
+    message = f"{urlsplit(url).netloc}: a reply cannot be read ({type(error).__name__}: {error}){begins}"
+    return BadReplyError(message.encode("utf-8", "backslashreplace").decode())
 
 
-def _page_text(body: bytes) -> str:
+def _page_text(response: AnyResponse) -> str:
     """The text of an HTML page, in one line."""
-    return " ".join(re.sub(r"<[^<>]*>", " ", body.decode("utf-8", "replace")).split())[:500]
+    return " ".join(re.sub(r"<[^<>]*>", " ", response.text).split())[:500]

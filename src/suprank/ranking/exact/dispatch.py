@@ -57,4 +57,5 @@ def _named(name: str) -> Ordering:
             f"using={name!r} needs {_NEEDS[name]}, which is not installed; leave `using` out, or use 'plain'.",
             name=_NEEDS[name],
         )
-    return cast("Ordering", import_module(f"suprank.ranking.exact.{name}"))
+    module = "suprank.ranking.gpu.exact" if name == "fused" else f"suprank.ranking.exact.{name}"
+    return cast("Ordering", import_module(module))

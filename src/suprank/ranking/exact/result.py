@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from suprank.ranking.ranks.result import Ranks
+from suprank.ranking.ranks.definition import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

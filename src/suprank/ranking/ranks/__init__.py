@@ -4,11 +4,9 @@
 """
 
 from suprank.ranking.ranks.chunked import chunked
-from suprank.ranking.ranks.definition import definition
+from suprank.ranking.ranks.definition import Implementation, Ranks, definition
 from suprank.ranking.ranks.dispatch import ImplementationName, ranks, resolve_implementation
 from suprank.ranking.ranks.gridded import gridded
-from suprank.ranking.ranks.result import Implementation, Ranks
-from suprank.ranking.ranks.sorting import sorting
 
 __all__ = [
     "Implementation",
@@ -19,5 +17,4 @@ __all__ = [
     "gridded",
     "ranks",
     "resolve_implementation",
-    "sorting",
 ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from suprank.ranking.ranks.result import Ranks, second_derivative_error
+from suprank.ranking.ranks.definition import Ranks
+from suprank.ranking.seam import Algorithm, Ranked
 from suprank.ranking.steps import SupStep, heaviside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jaxtyping import Float, Shaped
     from torch import Tensor
@@ -36,8 +37,7 @@ def chunked(
     one raises, and `ranks(..., using="definition")` has it.
     """
     relevance = None if relevance is None else relevance.to(scores.dtype)
-    rank_plus, rank_minus, hierarchical = _ChunkedRanks.apply(scores, level, relevance, plus, minus, budget)
-    return Ranks(rank_plus, rank_minus, hierarchical)
+    return Ranks(*Ranked.apply(_CHUNKED, (budget,), plus, minus, scores, level, relevance))
 
 
 class _Pairs(NamedTuple):
@@ -71,70 +71,52 @@ def _blocks(
         yield block, _Pairs(gap, lower, upper, closest)
 
 
-class _ChunkedRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step, budget: int
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        query, item = (level > 0).nonzero(as_tuple=True)
-        rank_plus, rank_minus = torch.zeros_like(scores), torch.full_like(scores, torch.inf)
-        hierarchical = None if relevance is None else torch.zeros_like(scores)
-        for block, pairs in _blocks(scores, level, relevance, query, item, budget):
-            at = query[block], item[block]
-            step = plus(pairs.gap)
-            rank_plus[at] = 1 + (step * pairs.upper).sum(-1)
-            rank_minus[at] = (minus(pairs.gap) * pairs.lower).sum(-1)
-            if relevance is not None and hierarchical is not None and pairs.closest is not None:
-                hierarchical[at] = relevance[at] + (step * pairs.closest).sum(-1)
-        ctx.save_for_backward(scores, level, relevance, query, item)
-        ctx.steps_and_budget = plus, minus, budget
-        if plus.flat:
-            ctx.mark_non_differentiable(*(rank for rank in (rank_plus, hierarchical) if rank is not None))
-        return rank_plus, rank_minus, hierarchical
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradient = _ChunkedGradient.apply(*grads, *ctx.saved_tensors, *ctx.steps_and_budget)
-        return gradient, None, None, None, None, None
+def _chunked_ranks(
+    scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step, budget: int, *, sloped: bool
+) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
+    query, item = (level > 0).nonzero(as_tuple=True)
+    ranks = [torch.zeros_like(scores), torch.full_like(scores, torch.inf)]
+    if relevance is not None:
+        ranks.append(torch.zeros_like(scores))
+    for block, pairs in _blocks(scores, level, relevance, query, item, budget):
+        at = query[block], item[block]
+        step = plus(pairs.gap)
+        ranks[0][at] = 1 + (step * pairs.upper).sum(-1)
+        ranks[1][at] = (minus(pairs.gap) * pairs.lower).sum(-1)
+        if relevance is not None and pairs.closest is not None:
+            ranks[2][at] = relevance[at] + (step * pairs.closest).sum(-1)
+    return ranks, (query, item)
 
 
-class _ChunkedGradient(torch.autograd.Function):
-    """The gradient with respect to scores, as a function of its own only to refuse being differentiated again."""
+def _chunked_gradient(
+    grads: Sequence[Tensor | None],
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None,
+    plus: Step,
+    minus: Step,
+    budget: int,
+    *,
+    saved: tuple[Tensor, Tensor],
+) -> Tensor:
+    to_plus, to_minus, to_hierarchical = [*grads, None][:3]
+    query, item = saved
+    gradient = torch.zeros_like(scores)
+    for block, pairs in _blocks(scores, level, relevance, query, item, budget):
+        q, k = query[block], item[block]
+        slope = torch.zeros_like(pairs.gap)
+        if to_minus is not None and not minus.flat:
+            slope += minus.derivative(pairs.gap) * pairs.lower * to_minus[q, k][:, None]
+        if not plus.flat:
+            weight = torch.zeros_like(pairs.gap)
+            if to_plus is not None:
+                weight += pairs.upper * to_plus[q, k][:, None]
+            if to_hierarchical is not None and pairs.closest is not None:
+                weight += pairs.closest * to_hierarchical[q, k][:, None]
+            slope += plus.derivative(pairs.gap) * weight
+        gradient.index_add_(0, q, slope)
+        gradient[q, k] -= slope.sum(-1)
+    return gradient
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        grad_plus: Tensor | None,
-        grad_minus: Tensor | None,
-        grad_hierarchical: Tensor | None,
-        scores: Tensor,
-        level: Tensor,
-        relevance: Tensor | None,
-        query: Tensor,
-        item: Tensor,
-        plus: Step,
-        minus: Step,
-        budget: int,
-    ) -> Tensor:
-        gradient = torch.zeros_like(scores)
-        if plus.flat and minus.flat:
-            return gradient
-        for block, pairs in _blocks(scores, level, relevance, query, item, budget):
-            q, k = query[block], item[block]
-            slope = torch.zeros_like(pairs.gap)
-            if grad_minus is not None and not minus.flat:
-                slope += minus.derivative(pairs.gap) * pairs.lower * grad_minus[q, k][:, None]
-            if not plus.flat:
-                weight = torch.zeros_like(pairs.gap)
-                if grad_plus is not None:
-                    weight += pairs.upper * grad_plus[q, k][:, None]
-                if grad_hierarchical is not None and pairs.closest is not None:
-                    weight += pairs.closest * grad_hierarchical[q, k][:, None]
-                slope += plus.derivative(pairs.gap) * weight
-            gradient.index_add_(0, q, slope)
-            gradient[q, k] -= slope.sum(-1)
-        return gradient
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise second_derivative_error("chunked")
+_CHUNKED = Algorithm("chunked", _chunked_ranks, _chunked_gradient)

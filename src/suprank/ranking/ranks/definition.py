@@ -1,12 +1,11 @@
-"""The ranks as the paper writes them. Plain torch, queries × items² memory: the truth the others are tested against."""
+"""What ranks are, as the paper writes them. Plain torch, queries × items² memory: the truth the others are tested against."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
-from suprank.ranking.ranks.result import Ranks
 from suprank.ranking.steps import SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -14,6 +13,37 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.ranking.steps import Step
+
+
+class Ranks(NamedTuple):
+    """rank⁺, rank⁻ and (where relevance was given) H-rank⁺ of every item for every query, `[queries, items]`.
+
+    Ranks are those of positives. An item that is not one is never retrieved: its rank⁺ is 0, its rank⁻ is ∞ and its
+    H-rank⁺ is 0, so that it adds nothing to any measure and to any gradient.
+    """
+
+    plus: Tensor
+    minus: Tensor
+    hierarchical: Tensor | None = None
+
+    @property
+    def total(self) -> Tensor:
+        """rank(k) = rank⁺(k) + rank⁻(k) (eq:definition_rank)."""
+        return self.plus + self.minus
+
+
+class Implementation(Protocol):
+    """A way to compute `Ranks`; all give the numbers of `suprank.ranking.definition`."""
+
+    def __call__(
+        self,
+        scores: Float[Tensor, "queries items"],
+        level: Shaped[Tensor, "queries items"],
+        relevance: Float[Tensor, "queries items"] | None = None,
+        *,
+        plus: Step = ...,
+        minus: Step = ...,
+    ) -> Ranks: ...
 
 
 def definition(

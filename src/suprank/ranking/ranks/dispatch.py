@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -10,20 +11,19 @@ import torch
 
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
-from suprank.ranking.ranks.gridded import gridded
-from suprank.ranking.ranks.sorting import levels_to_count, sorting
-from suprank.ranking.reading import Reading, count_grid, may_read
+from suprank.ranking.ranks.gridded import gridded, levels_to_count
+from suprank.ranking.seam import transforming, with_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
-    from suprank.ranking.ranks.result import Implementation, Ranks
+    from suprank.ranking.ranks.definition import Implementation, Ranks
     from suprank.ranking.steps import Step
 
 
-ImplementationName = Literal["definition", "chunked", "gridded", "sorting", "fused"]
+ImplementationName = Literal["definition", "chunked", "gridded", "fused"]
 """The ways to compute ranks, by name: docs/ranking.md says what each is for."""
 
 
@@ -49,48 +49,36 @@ def ranks(
 
     Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
     2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. Under an exact step rank⁻ has a gradient of
-    zeros, and rank⁺ none.
+    zeros, and rank⁺ none. Second derivatives and torch.func (grad, vmap) are for `using="definition"`.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
-    another ("definition", "chunked", "gridded", "sorting" or "fused"), or is a function.
+    another ("definition", "chunked", "gridded" or "fused"), or is a function.
 
     Example:
         >>> result = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
         >>> result.plus.tolist(), result.minus.tolist()
         ([[0.0, 1.0, 2.0]], [[inf, 1.0, 1.0]])
     """
-    _check_shapes(scores, level, relevance)
+    if scores.ndim != 2 or not scores.dtype.is_floating_point or level.shape != scores.shape:
+        raise _shape_error(scores, level=level)
+    if relevance is not None and relevance.shape != scores.shape:
+        raise _shape_error(scores, relevance=relevance)
     scores = scores.float() if scores.element_size() < 4 else scores
     relevance = None if relevance is None else relevance.detach()
-    implementation = _fastest(scores, level, relevance, plus, minus) if using is None else resolve_implementation(using)
+    implementation = fastest(scores, level, relevance, plus, minus) if using is None else resolve_implementation(using)
     return implementation(scores, level, relevance, plus=plus, minus=minus)
 
 
-_IMPLEMENTATIONS: dict[str, Implementation] = {
-    "definition": definition,
-    "chunked": chunked,
-    "gridded": gridded,
-    "sorting": sorting,
-}
-
-# A CUDA build of torch brings Triton along, except on Windows; importing it elsewhere only costs time.
-if torch.version.cuda is not None and find_spec("triton") is not None:
-    from suprank.ranking.ranks.fused import fused, runs_fused
-    from suprank.ranking.ranks.gridded_triton import gridded_on_gpu, runs_gridded, survey
-
-    _IMPLEMENTATIONS["fused"] = fused
-else:
-
-    def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:
-        return False
+IMPLEMENTATIONS: dict[str, Implementation] = {"definition": definition, "chunked": chunked, "gridded": gridded}
+"""Those that `using` names; `suprank.ranking.gpu` adds "fused"."""
 
 
 def resolve_implementation(using: Implementation | ImplementationName) -> Implementation:
     """The implementation of this name; a function is returned as it is."""
     if not isinstance(using, str):
         return using
-    if using in _IMPLEMENTATIONS:
-        return _IMPLEMENTATIONS[using]
+    if using in IMPLEMENTATIONS:
+        return IMPLEMENTATIONS[using]
     if using != "fused":
         names = ", ".join(map(repr, get_args(ImplementationName)))
         raise ValueError(f"using={using!r} is not an implementation of ranks; choose from {names}, or leave it out.")
@@ -100,66 +88,37 @@ def resolve_implementation(using: Implementation | ImplementationName) -> Implem
             "'chunked'.",
             name="triton",
         )
-    from suprank.ranking.ranks.fused import fused as without_cuda  # Triton's interpreter: for tests
+    import_module("suprank.ranking.gpu")  # without CUDA, for Triton's interpreter in tests
+    return IMPLEMENTATIONS[using]
 
-    return without_cuda
 
-
-SORT_FROM = 16
-"""Positives per query (on average) from which `sorting` and `gridded` pay against `chunked`'s pairs on a CPU: the two sides met
-at 8 to 16 positives from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
+GRID_FROM = 16
+"""Positives per query (on average) from which `gridded` pays against `chunked`'s pairs on a CPU: the two met at 8 to 16 of them
+from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
 """
 
 
-GRID_ON_GPU_FROM = {"positives": 192, "pairs": 2**31}
-"""Positives per query (on average), and (positive, item) pairs in all, from which `gridded` pays against `fused` on a GPU.
-
-Below, a grid cannot win back what its own kernels and their launches take (`python benchmarks/choice.py --device cuda`).
-"""
-
-
-def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
+@partial(with_kernels, compiled=True)
+def fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The fastest implementation for these inputs (docs/ranking.md)."""
-    if scores.is_cuda and runs_fused(scores, plus, minus):
-        return _fastest_on_gpu(scores, level, relevance, plus, minus)
+    if not torch.compiler.is_compiling() and transforming():
+        raise NotImplementedError(
+            "torch.func transforms plain operations only, and the fast ways to compute ranks have gradients of their own; use "
+            "using='definition', which needs queries × items² memory: SupAP(using='definition')."
+        )
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return chunked
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         return chunked
-    levels = levels_to_count(level, relevance) if (level > 0).sum() >= SORT_FROM * len(level) else None
-    if levels is None:
-        return chunked
-    return sorting if plus.flat and minus.flat else partial(gridded, levels=levels)
+    levels = levels_to_count(level, relevance) if (level > 0).sum() >= GRID_FROM * len(level) else None
+    return chunked if levels is None else partial(gridded, levels=levels)
 
 
-def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
-    """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
-    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(scores, Reading.TO_CHOOSE)):
-        return fused
-    known = survey(scores, level, relevance)
-    few = known.positives < GRID_ON_GPU_FROM["positives"] or known.positives * scores.numel() < GRID_ON_GPU_FROM["pairs"]
-    if few:
-        return fused
-    count_grid()
-    return partial(gridded_on_gpu, known=known)
-
-
-def _may_grid(queries: int, items: int) -> bool:
-    """Whether a batch on a GPU is so large that it may have many positives. The host waits to know only then.
-
-    A quarter of the items is what four coarse classes have; where more are positives, the grid pays a little earlier.
-    """
-    return queries * items * (items // 4) > GRID_ON_GPU_FROM["pairs"]
-
-
-def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:
+def _shape_error(scores: Tensor, **values: Tensor) -> ValueError:
     if scores.ndim != 2 or not scores.dtype.is_floating_point:
-        raise ValueError(
+        return ValueError(
             f"scores is {scores.dtype} of shape {tuple(scores.shape)}, but must be floating point [queries, items]; "
             f"one query's scores become that with scores[None]."
         )
-    for name, values in (("level", level), ("relevance", relevance)):
-        if values is not None and values.shape != scores.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(values.shape)} but scores {tuple(scores.shape)}; both are [queries, items]."
-            )
+    ((name, wrong),) = values.items()
+    return ValueError(f"{name} has shape {tuple(wrong.shape)} but scores {tuple(scores.shape)}; both are [queries, items].")

@@ -11,28 +11,31 @@ each item over the positives of higher levels.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
 from suprank.ranking.ranks.chunked import chunked
+from suprank.ranking.ranks.definition import Ranks
 from suprank.ranking.ranks.grid import Grid
-from suprank.ranking.ranks.result import Ranks, second_derivative_error
 from suprank.ranking.ranks.running_sums import Beyond, Counts, Positives, SortedItems, select
-from suprank.ranking.ranks.sorting import MOST_LEVELS, Levels, levels_to_count
+from suprank.ranking.seam import Algorithm, Ranked, with_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
     from suprank.ranking.steps import Step
+
+MOST_LEVELS = 32
+"""Each level costs a pass over the scores; with more of them than this, pairs are cheaper."""
 
 BINS_PER_ITEM = 4
 """Bins of a grid at most, the range of the scores over 2τ: a larger grid takes longer than the items on it."""
@@ -49,6 +52,7 @@ _FADED = 4
 PLUS, MINUS, HIERARCHICAL = range(3)
 
 
+@partial(with_kernels, compiled=True)
 def gridded(
     scores: Float[Tensor, "queries items"],
     level: Shaped[Tensor, "queries items"],
@@ -70,12 +74,11 @@ def gridded(
             f"gridded ranks need steps out of (heaviside | Sigmoid, heaviside | Sigmoid | SupStep), not {plus} and {minus}; "
             f"leave `using` out."
         )
-    if scores.is_cuda:
-        from suprank.ranking.ranks.gridded_triton import gridded_on_gpu  # it imports Triton
-
-        return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus)
     if scores.device.type != "cpu":
-        raise ValueError(f"gridded ranks are for a CPU or CUDA, and the scores are on {scores.device}; leave `using` out.")
+        raise ValueError(
+            f"gridded ranks are for a CPU, or float32 on CUDA with Triton, and the scores are {scores.dtype} on "
+            f"{scores.device}; leave `using` out."
+        )
     levels = levels or levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
@@ -92,8 +95,37 @@ def gridded(
         return chunked(scores, level, relevance, plus=plus, minus=minus)
     numbers = 12 * items + 30 * (levels.depth + 1) * bins  # of the polynomials and the grids of one query
     rows = max(1, int(budget / (scores.element_size() * numbers)))
-    results = _GriddedRanks.apply(scores, ignored, level, levels, _Settings(plus, minus, span, rows), listed)
-    return Ranks(results[PLUS], results[MINUS], None if relevance is None else results[HIERARCHICAL])
+    return Ranks(
+        *Ranked.apply(_GRIDDED, (levels, _Settings(plus, minus, span, rows), ignored), plus, minus, scores, level, relevance)
+    )
+
+
+class Levels(NamedTuple):
+    """The deepest level, and the relevance that each level 0..depth of each query has, `[queries, depth + 1]`, if any."""
+
+    depth: int
+    weight: Tensor | None
+
+    def take(self, rows: slice) -> Levels:
+        """The levels of some queries."""
+        return self if self.weight is None else self._replace(weight=self.weight[rows])
+
+
+def levels_to_count(level: Tensor, relevance: Tensor | None) -> Levels | None:
+    """The levels, if they are integers, few enough to go through one by one, and each of one relevance; else None."""
+    if level.dtype.is_floating_point:
+        return None
+    depth = max(0, int(level.max())) if level.numel() else 0
+    if depth > MOST_LEVELS:
+        return None
+    if relevance is None:
+        return Levels(depth, None)
+    group = level.clamp(min=0).long()
+    weight = relevance.new_zeros(len(level), depth + 1).scatter_(1, group, relevance)  # of one of the items of each level
+    if ((weight.gather(1, group) != relevance) & (level > 0)).any():
+        return None
+    weight[:, 0] = 0
+    return Levels(depth, weight)
 
 
 def _listed(scores: Tensor, ignored: Tensor) -> Tensor:
@@ -138,50 +170,52 @@ class _Saved(NamedTuple):
     beyond: Tensor | None  # how many items score more than s_k + δ
 
 
-class _GriddedRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, ignored: Tensor, level: Tensor, levels: Levels, settings: _Settings, listed: Tensor
-    ) -> tuple[Tensor, ...]:
-        results = scores.new_zeros(2 if levels.weight is None else 3, *scores.shape)
-        results[MINUS].fill_(torch.inf)
-        saved: list[Tensor | None] = []
-        with torch.autocast("cpu", enabled=False):
-            for block in settings.blocks(scores):
-                saved += _sums(listed[block], level[block], levels.take(block), settings, results[:, block])
-        ctx.save_for_backward(scores, ignored, level, *saved)
-        ctx.constants = levels, settings
-        ctx.set_materialize_grads(False)
-        parts = results.unbind()
-        if settings.plus.flat:
-            ctx.mark_non_differentiable(*parts[::2])
-        return parts
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradient = _GriddedGradient.apply(*ctx.constants, len(grads), *grads, *ctx.saved_tensors)
-        return gradient, None, None, None, None, None
+def _gridded_ranks(
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None,
+    plus: Step,
+    minus: Step,
+    levels: Levels,
+    settings: _Settings,
+    ignored: Tensor,
+    *,
+    sloped: bool,
+) -> tuple[tuple[Tensor, ...], list[Tensor | None]]:
+    listed = _listed(scores, ignored)
+    results = scores.new_zeros(2 if levels.weight is None else 3, *scores.shape)
+    results[MINUS].fill_(torch.inf)
+    saved: list[Tensor | None] = []
+    with torch.autocast("cpu", enabled=False):
+        for block in settings.blocks(scores):
+            saved += _sums(listed[block], level[block], levels.take(block), settings, results[:, block])
+    return results.unbind(), saved
 
 
-class _GriddedGradient(torch.autograd.Function):
-    """The gradient with respect to scores, as a function of its own only to refuse being differentiated again."""
+def _gridded_gradient(
+    grads: Sequence[Tensor | None],
+    scores: Tensor,
+    level: Tensor,
+    relevance: Tensor | None,
+    plus: Step,
+    minus: Step,
+    levels: Levels,
+    settings: _Settings,
+    ignored: Tensor,
+    *,
+    saved: list[Tensor],
+) -> Tensor:
+    listed = _listed(scores, ignored)
+    gradient = torch.empty_like(listed)
+    with torch.autocast("cpu", enabled=False):
+        for number, block in enumerate(settings.blocks(listed)):
+            of_block = _Saved(*saved[5 * number : 5 * number + 5])
+            known = [grad if grad is None else grad[block] for grad in grads]
+            gradient[block] = _pulls(listed[block], level[block], levels.take(block), settings, of_block, known)
+    return gradient.view(-1).index_fill_(0, ignored, 0).view_as(gradient)
 
-    @staticmethod
-    def forward(ctx: Any, levels: Levels, settings: _Settings, parts: int, *tensors: Tensor | None) -> Tensor:
-        grads, (scores, ignored, level), saved = tensors[:parts], tensors[parts : parts + 3], tensors[parts + 3 :]
-        assert scores is not None and ignored is not None and level is not None
-        listed = _listed(scores, ignored)
-        gradient = torch.empty_like(listed)
-        with torch.autocast("cpu", enabled=False):
-            for number, block in enumerate(settings.blocks(listed)):
-                of_block = _Saved(*saved[5 * number : 5 * number + 5])  # type: ignore[arg-type]
-                known = [grad if grad is None else grad[block] for grad in grads]
-                gradient[block] = _pulls(listed[block], level[block], levels.take(block), settings, of_block, known)
-        return gradient.view(-1).index_fill_(0, ignored, 0).view_as(gradient)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise second_derivative_error("gridded")
+_GRIDDED = Algorithm("gridded", _gridded_ranks, _gridded_gradient)
 
 
 def _sums(scores: Tensor, level: Tensor, levels: Levels, settings: _Settings, results: Tensor) -> _Saved:

@@ -13,7 +13,6 @@ from numpy.polynomial import Chebyshev, Polynomial
 from torch.nn.functional import pad
 
 from suprank.ranking.ranks.grid import REACH
-from suprank.ranking.ranks.sorting import sort_falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from suprank.ranking.steps import SupStep
 
 SATURATED = 2 * REACH  # in τ: further away, a sigmoid is 0 or 1
+_FREE_BITS = 29  # of the mantissa of a float64 that holds a float32
 
 
 class Positives(NamedTuple):
@@ -85,6 +85,24 @@ class SortedItems(NamedTuple):
             scores = self.scores[tied].neg_()
             number[tied] = torch.searchsorted(scores, scores.gather(1, places[tied]), right=True)
         return number
+
+
+def sort_falling(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores by decreasing value, and their indices.
+
+    A float32 leaves 29 bits of a float64 free. With the index in them, numpy's vectorized sort of numbers takes a third of the
+    time of torch's sort on a CPU.
+    """
+    if scores.device.type != "cpu" or scores.dtype != torch.float32 or scores.shape[1] >= 1 << _FREE_BITS or not scores.numel():
+        return scores.sort(-1, descending=True)
+    if not all(bound.isfinite() for bound in torch.aminmax(scores)):  # an index would turn ∞ into NaN
+        return scores.sort(-1, descending=True)
+    packed = scores.neg().double().view(torch.int64)
+    packed |= torch.arange(scores.shape[1], device=scores.device)
+    packed.view(torch.float64).numpy().sort(-1)
+    ranking = packed & ((1 << _FREE_BITS) - 1)
+    packed ^= ranking
+    return packed.view(torch.float64).float().neg_(), ranking
 
 
 class Counts:

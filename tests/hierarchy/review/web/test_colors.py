@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-from suprank.explorer.colors import contrast
+from tests.accessibility import contrast
 
 STYLE = (files("suprank.web") / "style.css").read_text(encoding="utf-8")
 OWN = (files("suprank.hierarchy.review.web") / "page.css").read_text(encoding="utf-8")
