@@ -62,7 +62,7 @@ def test_extras_include_each_other():
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
         "vision": "datasets simplejpeg",
-        "train": "pytorch-metric-learning torchmetrics",
+        "train": "lightning torchmetrics",
         "all": "accelerate datasets mteb open-clip-torch sentence-transformers",
         "export": "onnx onnxruntime onnxscript webdataset",
         "ray": "ray",
@@ -122,6 +122,7 @@ SUFFICE = {  # calls of the verbs that do something small
     "export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
 }
 IN_PYTHON = {package: f"import {package}" for package in PACKAGES}
+IN_PYTHON["suprank.data"] += "; suprank.data.Manifest"
 IN_PYTHON["suprank.evaluation.runs"] += "; suprank.evaluation.runs.Qrels.from_dict({1: {2: 1}})"
 IN_PYTHON["suprank.explorer"] += "; suprank.explorer.Index"
 IN_PYTHON["suprank.models"] += "; suprank.models.Embedder"

@@ -33,7 +33,7 @@ from suprank.hierarchy.review.web.queries import (
     unsynced_labels,
 )
 from suprank.hierarchy.text import label_key
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
 
 if TYPE_CHECKING:
     import sqlite3

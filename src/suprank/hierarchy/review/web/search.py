@@ -33,7 +33,7 @@ from suprank.hierarchy.review.web.queries import (
     label_ids,
     read_labels,
 )
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
 
 router = APIRouter()
 

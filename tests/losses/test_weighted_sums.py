@@ -1,22 +1,24 @@
-"""A loss for each level, summed: against the separate losses, with scores computed once, and what each level sees."""
+"""A loss for each level or width, summed: against the separate losses, with scores computed once, and what each part sees."""
 
 import math
 
 import pytest
 import torch
 
+from suprank import losses
 from suprank.losses import (
     Combined,
+    Matryoshka,
     PairCalibration,
     ProxySoftmax,
     RetrievalBatch,
     RetrievalLoss,
     SimilarityMixup,
+    SumOverLevels,
     SupAP,
     SupHAP,
     roadmap,
 )
-from suprank.losses.baselines.levels import SumOverLevels
 from suprank.losses.baselines.proxies import ProxyNCA
 from suprank.losses.baselines.triplets import TripletSemiHard
 from tests.losses.batches import DIM, Products, batch, gradient_of
@@ -189,3 +191,54 @@ def test_the_log_holds_each_level_detached():
     assert loss.log["loss"].item() == value.item()
     assert loss.log["level 0 SupAP"].item() == SupAP()(embeddings, labels[:, 0]).item()
     assert loss.log["level 0 queries_without_positives"].item() == 2
+
+
+# Matryoshka
+
+
+def test_each_width_is_the_loss_of_its_dimensions_alone():
+    embeddings, labels = batch("three levels")
+    for make in (SupAP, losses.SupHAP, lambda: SimilarityMixup(SupAP()), losses.SupCon):
+        for references in ({}, {"ref_emb": batch("three levels", seed=1)[0], "ref_labels": labels}):
+            loss = Matryoshka(make(), dims=(2, 3, 5), weights=(1.0, 0.5, 0.0))
+            value, slope = gradient_of(loss, embeddings, labels, **references)
+            expected, slopes = torch.zeros(()).double(), torch.zeros_like(embeddings)
+            torch.default_generator.manual_seed(0)
+            for dim, weight in ((2, 1.0), (3, 0.5)):
+                cut = references | ({"ref_emb": references["ref_emb"][:, :dim]} if references else {})
+                leaf = embeddings[:, :dim].clone().requires_grad_()
+                one = weight * make()(leaf, labels, **cut)
+                one.backward()
+                expected, slopes[:, :dim] = expected + one.detach(), slopes[:, :dim] + leaf.grad
+            torch.testing.assert_close(value, expected)
+            torch.testing.assert_close(slope, slopes)
+
+
+@pytest.mark.parametrize("kind", [ProxySoftmax, losses.CosFace, losses.CrossEntropy, losses.ProxyAnchor])
+def test_each_width_has_the_same_dimensions_of_the_proxies(kind):
+    embeddings, labels = batch("three levels")
+    loss = kind(5, DIM).double()
+    value = Matryoshka(loss, dims=(2, DIM))(embeddings, labels)
+    small = kind(5, 2).double()
+    with torch.no_grad():
+        for name, parameter in small.named_parameters():
+            full = loss.get_parameter(name)
+            parameter.copy_(full[:, :2] if full.ndim == 2 else full)
+    torch.testing.assert_close(value, (small(embeddings[:, :2], labels) + loss(embeddings, labels)) / 2)
+
+
+def test_widths_that_cannot_be_are_refused():
+    embeddings, labels = batch("three levels")
+    for dims in ((), (0, 4), (4, 4), (2.0, 4), (True, 2)):
+        with pytest.raises(ValueError, match="must be different whole numbers from 1 on"):
+            Matryoshka(SupAP(), dims=dims)
+    with pytest.raises(ValueError, match=r"dims=\(2, 64\), but embeddings have dimension 5; leave larger ones out"):
+        Matryoshka(SupAP(), dims=(2, 64))(embeddings, labels)
+    with pytest.raises(ValueError, match="must be 2 finite numbers from 0 on, one for each width"):
+        Matryoshka(SupAP(), dims=(2, 4), weights=(1.0,))
+    with pytest.raises(TypeError, match="loss is a MSELoss"):
+        Matryoshka(torch.nn.MSELoss(), dims=(2,))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="embeddings have dimension 5 but proxies 4"):
+        Matryoshka(ProxySoftmax(5, 4), dims=(2,))(embeddings, labels)
+    with pytest.raises(TypeError, match=r"mix inside of it: Matryoshka\(SimilarityMixup\(loss\), dims\)"):
+        SimilarityMixup(Matryoshka(SupAP(), dims=(2,)))
