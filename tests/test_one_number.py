@@ -1,6 +1,7 @@
 """One evaluation has one number: from tensors, files, Parquet, in little memory, on two processes, and on each surface."""
 
 import json
+import math
 import re
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ import suprank
 from suprank.evaluation import Report, RetrievalData, evaluate
 from suprank.evaluation.quoted_metrics import table_keys
 from suprank.evaluation.verdict import percent
+from suprank.explorer.report.table_sections import metric_rows
 from tests.cli.collection import done
 from tests.explorer import runs
 from tests.one_number import COUNT, draw, numbers
@@ -99,22 +101,35 @@ def test_two_processes_find_the_same_numbers(expected, forked, tmp_path):
 
 def test_the_command_saves_the_same_numbers(cases, expected, tmp_path):
     root, drawn = cases
-    for number in range(0, COUNT, 20):
+    for number in range(0, COUNT, 2):
         files, options = drawn[number].files(root / str(number))
         arguments = dict(zip(("--labels", "--gallery", "--gallery-labels"), files[1:], strict=False))
         arguments |= {"--id-column": options["id_column"]} if "id_column" in options else {}
         arguments |= {"--label-separator": options["label_separator"]} if "label_separator" in options else {}
         chosen = [one for level in options.get("levels", ()) for one in ("--level", level)]
         given = [one for pair in arguments.items() for one in pair]
-        done("evaluate", files[0], *given, *chosen, "--device", "cpu", "-q", "--out", tmp_path / "r.json")
-        assert numbers(Report.load(tmp_path / "r.json")) == expected[number]
+        with warnings.catch_warnings(action="ignore"):
+            done("evaluate", files[0], *given, *chosen, "--device", "cpu", "-q", "--out", tmp_path / "r.json")
+        assert numbers(Report.load(tmp_path / "r.json")) == expected[number], f"case {number}"
+
+
+def test_the_table_of_the_page_shows_the_same_digits(cases, expected):
+    for number, (case, values) in enumerate(zip(cases[1], expected, strict=True)):
+        arrays, given = case.arrays()
+        with warnings.catch_warnings(action="ignore"):
+            report = evaluate(
+                RetrievalData.from_arrays(*arrays, **given), per_query=True, intervals=True, **QUIET
+            )  # as the page does
+        shown = [row.cells[0].value for group in metric_rows([report]) for row in group]
+        wanted = [math.nan if values[key] is None else values[key] for key in table_keys([report])]
+        assert shown == list(map(percent, wanted)), f"case {number}"
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_page_shows_the_digits_of_the_command(tmp_path, seed):
     manifest = runs.collection(tmp_path / "data", groups=3, classes=2, images=4)
     folder = runs.embeddings(tmp_path / "e", manifest, noise=2.0, seed=seed)
-    suprank.report(folder, out=tmp_path / "page.html", progress=None)
+    suprank.report(folder, out=tmp_path / "page.html", progress=False)
     section = re.search(r'<section id="metrics".*?</section>', (tmp_path / "page.html").read_text(), re.DOTALL)[0]
     done("evaluate", folder, "--device", "cpu", "-q", "--out", tmp_path / "r.json")
     report = Report.load(tmp_path / "r.json")

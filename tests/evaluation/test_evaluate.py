@@ -382,31 +382,6 @@ def test_when_metrics_look_at_the_top_only_nothing_else_is_ranked(monkeypatch):
     assert list(collection.evaluated(metrics=keys)) == keys
 
 
-def test_processes_share_the_queries_and_add_up_to_the_same_report(monkeypatch):
-    collection = random_collection(0, 60, 300, depth=2)
-    budget = 2**16  # several blocks
-    alone = collection.evaluated(memory_budget=budget)
-    shares = []
-    for name, value in {"is_initialized": True, "get_world_size": 3, "get_backend": "gloo"}.items():
-        monkeypatch.setattr(f"torch.distributed.{name}", lambda value=value: value)
-
-    def share(values, how):
-        if how == torch.distributed.ReduceOp.SUM:  # else it is about blocks, which are the same on all
-            shares.append(values.clone())
-
-    def add_up(values, how):
-        if how == torch.distributed.ReduceOp.SUM:
-            values.copy_(sum(shares))
-
-    for rank in range(3):
-        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
-        monkeypatch.setattr("torch.distributed.all_reduce", share)
-        collection.evaluated(memory_budget=budget)
-    assert all(share.nan_to_num().any() for share in shares), "each process had some of the work"
-    monkeypatch.setattr("torch.distributed.all_reduce", add_up)
-    assert_same(collection.evaluated(memory_budget=budget), alone)
-
-
 # Which items are in the list
 
 
@@ -546,18 +521,6 @@ def test_labels_come_in_any_form():
     ]
     reports = [evaluate(embeddings, form, per_query=True) for form in forms]
     assert all(report == reports[0] for report in reports)
-
-
-def test_embeddings_come_in_any_form(tmp_path):
-    collection = random_collection(0, 10, 30)
-    expected = collection.evaluated()
-    queries, gallery = torch.tensor(collection.embeddings), torch.tensor(collection.gallery)
-    np.save(tmp_path / "queries.npy", queries.numpy())
-    torch.save(gallery, tmp_path / "gallery.pt")
-    strided = gallery.T.contiguous().T
-    for mine, theirs in ((queries.numpy(), strided), (tmp_path / "queries.npy", str(tmp_path / "gallery.pt"))):
-        found = evaluate(mine, collection.labels, theirs, collection.gallery_labels, per_query=True, ks=KS, device="cpu")
-        assert_same(found, expected)
 
 
 def test_inputs_are_left_as_they_were():

@@ -5,7 +5,6 @@ import logging
 
 import numpy as np
 import pytest
-import torch
 
 from suprank.evaluation import RetrievalData, evaluate
 from suprank.evaluation.provenance import Provenance
@@ -36,11 +35,6 @@ def test_integers_that_do_not_fit_are_refused():
         RetrievalData.from_arrays(ROWS, None, ROWS, LABELS)
     with pytest.raises(ValueError, match="birds: the images have no labels, so nothing is relevant"):
         RetrievalData.from_arrays(ROWS, name="birds").require_labels()
-
-
-@pytest.mark.parametrize("make", [torch.tensor, np.asarray, np.ndarray.tolist, lambda labels: labels.astype(np.uint8)])
-def test_labels_are_integers_of_any_kind(make):
-    assert RetrievalData.from_arrays(torch.from_numpy(ROWS), make(LABELS)).queries.labels.tolist() == LABELS.tolist()
 
 
 def test_levels_are_chosen_in_any_order_and_the_classes_of_all_levels_stay():

@@ -17,7 +17,6 @@ from suprank.evaluation.revisited import (
     protocol_lists,
     read_ground_truth,
     revisited,
-    revisited_values,
     trapezoidal_average_precision,
 )
 from suprank.ranking import average_precision, heaviside, ranks
@@ -35,14 +34,14 @@ def lists(found):
     return [indices.tolist() for indices in found]
 
 
-def slow_trapezoid(places, positives):
+def slow_trapezoid(places):
     """The protocol's sum, a positive at a time."""
     total = 0.0
     for count, place in enumerate(sorted(places)):
         above = place - 1  # how many items stand above
         before = 1.0 if above == 0 else count / above
         after = (count + 1) / place
-        total += (before + after) / 2 / positives
+        total += (before + after) / 2 / len(places)
     return total
 
 
@@ -76,13 +75,6 @@ def test_trapezoids_by_hand(places, expected):
     assert trapezoidal_average_precision(places) == pytest.approx(expected)
 
 
-def test_positives_that_were_not_retrieved_add_nothing():
-    assert trapezoidal_average_precision([1, 3], positives=4) == pytest.approx(trapezoidal_average_precision([1, 3]) / 2)
-    assert trapezoidal_average_precision([], positives=4) == 0
-    with pytest.raises(ValueError, match="positives=1, but 2 places"):
-        trapezoidal_average_precision([1, 3], positives=1)
-
-
 @pytest.mark.parametrize(
     ("places", "k", "expected"),
     [
@@ -99,15 +91,14 @@ def test_precision_stops_at_the_last_positive(places, k, expected):
 
 
 def test_a_report_by_hand():
-    report = revisited_values({"easy": [[1, 3], []], "hard": [np.array([2]), np.array([1])]}, items=5, ks=(1, 5))
-    ap = (1 + (1 / 2 + 2 / 3) / 2) / 2
-    assert report["mAP/easy"] == pytest.approx(ap)
-    assert report["AP/easy"] == pytest.approx([ap, math.nan], nan_ok=True)
-    assert (report["mP@1/easy"], report["mP@5/easy"], report["without_positives/easy"]) == (1, pytest.approx(2 / 3), 1)
-    assert report["mAP/hard"] == pytest.approx((1 / 4 + 1) / 2)
-    assert report["P@5/hard"].tolist() == [1 / 2, 1]
-    assert (report["mP@1/hard"], report["mP@5/hard"], report["without_positives/hard"]) == (0.5, 0.75, 0)
-    assert len(report) == 2 * (2 * 3 + 1)
+    gnd = [{"easy": [0, 2], "hard": [], "junk": []}, {"easy": [], "hard": [1], "junk": []}]
+    gallery = np.array([[1, 0], [1, 0.1], [1, 0.2], [1, 0.3], [1, 0.4]])  # in this order for both queries
+    report = revisited(gallery[:1].repeat(2, 0), gallery, gnd, ks=(1, 5), progress=False)
+    assert report["AP/easy"] == pytest.approx((1 + (1 / 2 + 2 / 3) / 2) / 2)
+    assert (report["P@1/easy"], report["P@5/easy"]) == (1, pytest.approx(2 / 3))
+    assert (report["AP/hard"], report["P@1/hard"], report["P@5/hard"]) == (pytest.approx(1 / 4), 0, 1 / 2)
+    assert report.per_query["AP/medium"] == pytest.approx([report["AP/easy"], report["AP/hard"]])
+    assert report.without_positives == {"easy": 1, "medium": 0, "hard": 1}
 
 
 def test_queries_that_share_a_positive_are_one_unit_of_intervals():
@@ -117,9 +108,7 @@ def test_queries_that_share_a_positive_are_one_unit_of_intervals():
         for query in range(20)
     ]
     random = np.random.default_rng(0)
-    report = revisited(
-        random.normal(size=(20, 4)), random.normal(size=(30, 4)), gnd, per_query=True, intervals=True, progress=False
-    )
+    report = revisited(random.normal(size=(20, 4)), random.normal(size=(30, 4)), gnd, progress=False).with_intervals()
     (units,) = report.classes.values()
     assert units.tolist() == [query // 2 for query in range(20)]
     assert str(report.units()) == "shared positives: 10 classes, effectively 10"
@@ -130,10 +119,9 @@ def test_queries_that_share_a_positive_are_one_unit_of_intervals():
 # Agreement
 
 
-@given(PLACES, st.integers(0, 5))
-def test_the_trapezoid_is_the_slow_loop(places, missed):
-    positives = len(places) + missed
-    assert trapezoidal_average_precision(places, positives) == pytest.approx(slow_trapezoid(places, positives))
+@given(PLACES)
+def test_the_trapezoid_is_the_slow_loop(places):
+    assert trapezoidal_average_precision(places) == pytest.approx(slow_trapezoid(places))
 
 
 @pytest.mark.parametrize("budget", [None, 1])
@@ -143,7 +131,7 @@ def test_embeddings_are_judged_as_lists_that_never_had_the_ignored_images(budget
     kinds[3][kinds[3] == "easy"] = "negative"  # no positives in the easy protocol
     gnd = [{kind: np.flatnonzero(row == kind) for kind in ("easy", "hard", "junk")} for row in kinds]
     queries, gallery = rng.standard_normal((8, 6)), rng.standard_normal((90, 6))
-    report = revisited(queries, gallery, gnd, ks=(1, 5), memory_budget=budget, per_query=True, progress=False)
+    report = revisited(queries, gallery, gnd, ks=(1, 5), memory_budget=budget, progress=False)
     scores = queries @ (gallery / np.linalg.norm(gallery, axis=1, keepdims=True)).T
     for protocol, (positives, ignored) in protocol_lists(gnd).items():
         for query in range(8):
@@ -202,10 +190,11 @@ def test_precision_is_at_least_the_usual_one_and_equal_while_positives_remain(pl
 def test_no_positives_is_nan_and_a_protocol_without_any_is_nan_without_a_warning():
     assert math.isnan(trapezoidal_average_precision([]))
     assert math.isnan(precision_at_reached([], 5))
-    report = revisited_values({"easy": [[], []]}, items=5, ks=(1,))
-    assert math.isnan(report["mAP/easy"])
-    assert math.isnan(report["mP@1/easy"])
-    assert report["without_positives/easy"] == 2
+    gnd = [{"easy": [], "hard": [0], "junk": []}] * 2
+    report = revisited(np.eye(2), np.eye(2), gnd, ks=(1,), progress=False)
+    assert math.isnan(report["AP/easy"])
+    assert math.isnan(report["P@1/easy"])
+    assert report.without_positives["easy"] == 2
 
 
 @pytest.mark.parametrize(
@@ -214,7 +203,6 @@ def test_no_positives_is_nan_and_a_protocol_without_any_is_nan_without_a_warning
         (lambda: trapezoidal_average_precision([0, 1]), "count from 1"),
         (lambda: trapezoidal_average_precision([2, 2]), "distinct"),
         (lambda: precision_at_reached([1], 0), "k=0 must be 1 or more"),
-        (lambda: revisited_values({"easy": [[6]]}, items=5), "place 6 of 5 items"),
         (lambda: protocol_lists([{"ok": [1], "junk": []}]), "needs the lists easy, hard and junk"),
         (lambda: protocol_lists([{"easy": [1], "hard": [1], "junk": []}]), "judges gallery image 1 twice"),
         (lambda: GroundTruth(("a",), ("q",), ({"easy": [1], "hard": [], "junk": []},)), "gallery index 1, but there"),

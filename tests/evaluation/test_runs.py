@@ -131,19 +131,6 @@ def test_ranx_reads_our_files(ranx, tmp_path, extension, kind):
     assert {query: dict(found) for query, found in theirs_qrels.to_dict().items()} == judged
 
 
-def test_we_read_the_files_that_ranx_writes(ranx, tmp_path):
-    scored, judged = judged_lists()
-    with uncompiled():
-        ranx.Run(scored, name="ranx").save(str(tmp_path / "run.trec"))
-        theirs = ranx.Qrels()
-        for query, relevance in judged.items():
-            for item, value in relevance.items():  # one by one, ids stay Python's strings, which JSON needs
-                theirs.add_score(query, item, value)
-        theirs.save(str(tmp_path / "qrels.json"))
-    assert Run.load(tmp_path / "run.trec").to_dict() == scored
-    assert Qrels.load(tmp_path / "qrels.json").to_dict() == judged
-
-
 # Laws
 
 
@@ -185,18 +172,6 @@ def test_judgments_come_back(tmp_path, content, extension):
     assert qrels.to_dict() == content
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
-@FILES
-def test_float32_scores_come_back_bit_by_bit(tmp_path, scores):
-    scores = -np.sort(-np.array(scores, np.float32))
-    run = Run(np.full(len(scores), 3), np.arange(len(scores)), scores)
-    for extension in ("trec", "json"):
-        run.save(tmp_path / f"a.{extension}")
-        loaded = Run.load(tmp_path / f"a.{extension}")
-        assert loaded.score.astype(np.float32).tobytes() == scores.tobytes()
-        assert loaded.item.to_pylist() == run.item.to_pylist() == [str(item) for item in range(len(scores))]
-
-
 # Edges
 
 
@@ -213,6 +188,7 @@ def test_ranks_that_contradict_scores_are_reported_and_the_scores_win(tmp_path):
     with pytest.warns(UserWarning, match=r"a\.trec:1: the rank column contradicts the scores.*sorted by score"):
         loaded = Run.load(path)
     assert list(loaded) == [("q", [("b", 0.9), ("a", 0.1)])]
+    Run.load(written(tmp_path, "b.trec", "q Q0 a 1 0.9 t\nq Q0 b 2 0.9 t\n"))  # a tie contradicts nothing
 
 
 @pytest.mark.parametrize("extension", ["trec", "json"])
@@ -295,13 +271,6 @@ def test_a_bad_prediction_file_is_refused(tmp_path, text, complaint):
 def test_a_bad_json_run_is_refused(tmp_path, text, complaint):
     with pytest.raises(ValueError, match=complaint):
         Run.load(written(tmp_path, "a.json", text))
-
-
-def test_a_relevance_that_is_not_whole_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="0.5 is not an integer"):
-        Qrels.load(written(tmp_path, "a.json", '{"q": {"a": 0.5}}'))
-    with pytest.raises(ValueError, match="0.5 is not an integer"):
-        Qrels.from_dict({"q": {"a": 0.5}})
 
 
 @pytest.mark.parametrize("blank", ["a b", "a\tb", "a\u2003b", " ", "a\n"])
@@ -720,13 +689,6 @@ def test_files_may_be_gzipped_commented_and_of_any_extension(tmp_path):
     assert evaluate_run(tmp_path / "run.txt.gz", str(tmp_path / "qrels.json.gz")) == expected
 
 
-def test_a_rank_column_that_contradicts_the_scores_is_said(tmp_path):
-    text = "q1 Q0 b 2 0.9 t\nq1 Q0 x 1 0.8 t\n"
-    with pytest.warns(UserWarning, match=r"run\.trec:2: the rank column contradicts the scores"):
-        evaluate_run(written(tmp_path, "run.trec", text), QRELS)
-    evaluate_run(written(tmp_path, "run.trec", "q1 Q0 a 1 0.9 t\nq1 Q0 b 2 0.9 t\n"), QRELS)  # a tie contradicts nothing
-
-
 def test_ids_that_never_meet_are_said():
     with pytest.warns(
         UserWarning, match="no relevant item of qrels is in the lists of run: .* have 'a', 'b', 'd', the run 'A', 'B'; check"
@@ -754,8 +716,6 @@ def test_ids_that_never_meet_are_said():
         ({"run": {"q1": ["a", "b"]}}, TypeError, r"run\['q1'\] is list, but must be a mapping"),
         ({"run": [1]}, TypeError, "run is list, but must be a path, a mapping of mappings, or Run"),
         ({"qrels": Path("none.lz4")}, ValueError, "none.lz4 is of a format that is not read here; use .trec"),
-        ({"run": {"q1": {"a": float("nan")}}}, ValueError, "the score is nan, but scores must be finite"),
-        ({"run": {"q1": {"a": "high"}}}, ValueError, "'high' is not a number"),
         ({"qrels": {"q1": {"a": 1.5}}}, ValueError, "1.5 is not an integer"),
         ({"run": {"q1": {1: 0.5, "1": 0.6}}}, ValueError, "query 'q1' has item '1' twice"),
     ],

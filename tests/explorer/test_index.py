@@ -291,7 +291,7 @@ def test_embeddings_in_several_files_are_indexed_as_in_one(tmp_path, monkeypatch
     found = Index.cached(Shards(files), tmp_path / "index", progress=lambda done, total: calls.append((done, total)))
     assert calls == [(done, 50) for done in (*range(0, 50, 7), 50)]
     np.testing.assert_array_equal(found.search(drawn(50), 1).rows.ravel(), np.arange(50))
-    assert Index.cached(vectors, tmp_path / "index", progress=None).kind == "exact", "the same vectors, so nothing is built"
+    assert Index.cached(vectors, tmp_path / "index", progress=False).kind == "exact", "the same vectors, so nothing is built"
 
 
 def test_a_small_exact_index_writes_nothing(tmp_path, monkeypatch):

@@ -12,9 +12,8 @@ import pytest
 from suprank.data import Manifest
 from suprank.files import binary
 from suprank.files.atomic import DiskFullError
-from suprank.files.binary import open_npy, open_parquet, read_columns, read_npz, write_npy
+from suprank.files.binary import open_npy, open_parquet, read_columns, read_npz, read_struct, write_npy
 from suprank.files.tables import read_table
-from suprank.files.thrift import read_struct
 from tests.attacks import attack
 from tests.disks import disk_of
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.files.labels import LabelColumn, LabelSpellingWarning, check_tree, clean_labels, stack_labels
+from suprank.files.labels import LabelColumn, LabelSpellingWarning, check_tree, clean_labels, label_digests, stack_labels
 
 
 def where(row):
@@ -124,3 +124,34 @@ def test_a_tree_may_be_read_in_parts_and_its_errors_count_rows_through_them():
     check_tree(parts, ["a", "b"])
     with pytest.raises(ValueError, match="row 1: a 1 stands under b 0, and under 1 in row 2"):
         check_tree([parts[0], np.array([[1, 1]])], ["a", "b"])
+
+
+# Fingerprints
+
+IDS, NAMES = ["a", "b", "c"], ["jay", "Möwe", None]
+
+
+def digest(names, ids=IDS):
+    return label_digests(ids, {"species": names})["species"]
+
+
+def test_the_order_of_rows_and_the_spelling_of_accents_do_not_matter():
+    shuffled = digest([" Mo\u0308we ", None, "jay"], ["b", "c", "a"])
+    assert unicodedata.normalize("NFC", "Mo\u0308we") == "Möwe"
+    assert digest(NAMES) == shuffled
+
+
+def test_another_name_another_id_and_another_place_do():
+    others = [
+        digest(["jay", "Möwe", "jay"]),
+        digest(NAMES, ["a", "b", "d"]),
+        digest(["Möwe", "jay", None]),
+        digest(NAMES, None),
+    ]
+    assert len({digest(NAMES), *others}) == 5
+    assert digest(NAMES, None) != digest(["Möwe", "jay", None], None), "without ids, by position"
+
+
+def test_a_set_of_names_has_no_order():
+    assert digest([["dog", "person"], ["cat"], []]) == digest([("person", "dog"), "cat", None])
+    assert digest([["dog", "person"], ["cat"], []]) != digest([["dog"], ["cat"], ["person"]])

@@ -30,6 +30,7 @@ from suprank.losses import (
     SupAP,
     SupCon,
     SupHAP,
+    SupNDCG,
     SupRecall,
     TripletSemiHard,
     happier,
@@ -60,6 +61,7 @@ VALUES = [
     (lambda: SupHAP(weights=(-1.0, 2.0)), ["weights=", "-1.0", "0 or more"]),
     (lambda: SupHAP(weights=(0.0, 0.0)), ["weights=", "above 0"]),
     (lambda: SupHAP(weights=()), ["weights="]),
+    (lambda: SupNDCG()(torch.eye(2), torch.zeros(2, 127).long()), ["127 levels", "beyond 100", "use SupHAP"]),
     # A wrong type has the sentence of a wrong value.
     (lambda: SupAP(tau="0.01"), ["tau='0.01' must be a finite number above 0"]),  # type: ignore[arg-type]
     (lambda: SupAP(tau=torch.tensor(0.01)), ["tau=tensor(0.0100) must be"]),  # type: ignore[arg-type]

@@ -12,6 +12,14 @@ from suprank.cli import terminal
 from suprank.cli.train import TrustCode
 from suprank.system.custom_code import trusting
 
+On = Annotated[
+    str,
+    typer.Option(
+        metavar="local|ray[=HOST:PORT]|'slurm KEY=VALUE ...'",
+        help="Where to train: on this machine, on a Ray cluster, or as a SLURM array with these options of sbatch.",
+    ),
+]
+
 
 def compare(
     arguments: Annotated[
@@ -30,13 +38,7 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; elsewhere as many as fit")
     ] = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            metavar="local|ray[=HOST:PORT]|'slurm KEY=VALUE ...'",
-            help="Where to train: on this machine, on a Ray cluster, or as a SLURM array with these options of sbatch.",
-        ),
-    ] = "local",
+    on: On = "local",
     metric: Annotated[
         list[str] | None,
         typer.Option(

@@ -276,7 +276,7 @@ def evaluate(
             return
         if wrong := given.intersection(ONLY_LISTS):
             raise ValueError(f"{_options(wrong)}: for ranked lists, such as run.trec; leave it out.")
-        known = read_truth(truth)
+        known = None if truth is None else read_truth(truth)
         chosen = find_protocol(None if protocol is None else protocol.value, known)
         if chosen is not None:
             why = f"--protocol {chosen.name}, which has its own metrics and is evaluated from start to end"

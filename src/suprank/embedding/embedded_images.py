@@ -18,7 +18,7 @@ from suprank.data.manifest import Manifest
 from suprank.embedding.shards import ITEMS
 from suprank.files.atomic import own_file
 from suprank.files.binary import open_npy, write_npy
-from suprank.files.label_digest import label_digests
+from suprank.files.labels import label_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

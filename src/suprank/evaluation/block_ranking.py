@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.metrics import MetricSettings
     from suprank.evaluation.positives import PositiveItems, SetPositives
-    from suprank.evaluation.score_block import ScoreBlock
-    from suprank.evaluation.search import Search
+    from suprank.evaluation.search import ScoreBlock, Search
 
 
 def sums_over_ranking(

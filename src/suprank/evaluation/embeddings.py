@@ -85,7 +85,7 @@ class Embeddings:
         if isinstance(source, Embeddings):
             return source
         stored: Tensor | NDArray[Any] | Shards | ParquetRows
-        if (paths := find_shards(source)) is not None:
+        if isinstance(source, str | os.PathLike | list | tuple) and (paths := find_shards(source)) is not None:
             stored = open_shards(paths, name, column, sequential=sequential)
             name = f"{name} ({len(paths)} files, {paths[0]} to {paths[-1].name})"
             _check(stored, name)

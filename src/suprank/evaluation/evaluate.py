@@ -127,8 +127,8 @@ def evaluate(
         raise ValueError(f"{given[0]} is for embeddings in arrays, and {data!r} has its own; leave it out.")
     elif levels:
         data = data.at_levels(levels)
-    judged = read_truth(truth)
-    chosen = find_protocol(protocol, judged)
+    judged = None if truth is None else read_truth(truth)
+    chosen = None if judged is None and protocol is None else find_protocol(protocol, judged)
     ranking: dict[str, Any] = {"metrics": metrics, "decay": decay, "weights": weights, "ignored": ignored}
     ranking |= {"self_index": self_index, "checkpoint": checkpoint}
     search: dict[str, Any] = {"normalize": normalize, "device": device, "memory_budget": memory_budget, "progress": progress}

@@ -236,13 +236,6 @@ def labels_at(labels: NDArray[Any], columns: Sequence[int]) -> NDArray[Any]:
     return some.max(2) if some.ndim == 3 and ((some >= 0).sum(2) < 2).all() else some
 
 
-def label_names(labels: NDArray[np.integer[Any]], names: Sequence[str]) -> list[str | list[str] | None]:
-    """The label of each row at a level in words: a name, a list of names, or None."""
-    if labels.ndim == 1:
-        return [None if label < 0 else names[label] for label in labels.tolist()]
-    return [[names[label] for label in row if label >= 0] for row in labels.tolist()]
-
-
 @dataclass
 class _Columns:
     """The columns of a table of any kind."""

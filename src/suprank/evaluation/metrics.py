@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from suprank.evaluation.metric_names import OVERALL, Metric
@@ -209,3 +210,9 @@ def check_weights(weights: Mapping[str, float] | Sequence[float] | None, levels:
     if not all(0 <= weight < float("inf") for weight in values) or sum(values) <= 0:
         raise ValueError(f"weights={weights} must be finite, 0 or more, with at least one above 0; try 1 for every level.")
     return values
+
+
+def mean_over_queries(values: Float[np.ndarray, " queries"]) -> float:
+    """The mean of the values that are not NaN; NaN when there is none."""
+    valid = values[~np.isnan(values)]
+    return float(valid.mean()) if len(valid) else float("nan")

@@ -17,6 +17,7 @@ import torch
 
 from suprank.evaluation.arguments import check_ks
 from suprank.evaluation.landmarks import check_relevant, landmark_map
+from suprank.evaluation.metrics import mean_over_queries
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
 from suprank.evaluation.ranking_report import ranking_report
@@ -24,7 +25,6 @@ from suprank.evaluation.report import Report
 from suprank.evaluation.revisited import GroundTruth, listed_places, revisited
 from suprank.evaluation.runs import Qrels, evaluate_run
 from suprank.evaluation.search import Search, choose_device
-from suprank.evaluation.statistics import mean_over_queries
 from suprank.evaluation.units import query_classes
 from suprank.system.progress import progress_function
 
@@ -258,7 +258,7 @@ def _revisited(
         data, truth = _in_order(data, truth)
     cut_offs = protocol.ks if ks is None else check_ks(ks)
     sides = data.queries.embeddings, data.items.embeddings
-    return with_protocol(revisited(*sides, truth, ks=cut_offs, per_query=True, **options), protocol)
+    return with_protocol(revisited(*sides, truth, ks=cut_offs, **options), protocol)
 
 
 def _in_order(data: RetrievalData, truth: GroundTruth) -> tuple[RetrievalData, GroundTruth]:

@@ -28,12 +28,12 @@ import torch
 from suprank.evaluation.arguments import as_array, check_label_pair, check_level_names
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.heads import apply_head, head_added
-from suprank.evaluation.labels import integer_labels, label_names, labels_at, read_label_files
+from suprank.evaluation.labels import integer_labels, labels_at, read_label_files
 from suprank.evaluation.provenance import Provenance, check_comparable
 from suprank.evaluation.report_text import in_words, pluralize
 from suprank.evaluation.search import check_dimensions
 from suprank.evaluation.units import query_classes, same_classes
-from suprank.files.label_digest import label_digests
+from suprank.files.labels import label_digests
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -283,7 +283,7 @@ class RetrievalData:
         for side, prefix in zip(self.sides, ("", "gallery "), strict=False):
             keys = None if side.keys is None or not self.names else list(map(str, side.keys))
             columns = zip(self.levels, np.moveaxis(side.labels, 1, 0), strict=True)
-            named = {prefix + level: label_names(own, self.names[level]) for level, own in columns if level in self.names}
+            named = {prefix + level: _label_names(own, self.names[level]) for level, own in columns if level in self.names}
             found |= label_digests(keys, named)
         return found
 
@@ -470,3 +470,10 @@ def _number_repeats(keys: Sequence[Any]) -> list[tuple[Any, int]]:
         numbered.append((key, times[key]))
         times[key] += 1
     return numbered
+
+
+def _label_names(labels: NDArray[np.integer[Any]], names: Sequence[str]) -> list[str | list[str] | None]:
+    """The label of each row at a level in words: a name, a list of names, or None."""
+    if labels.ndim == 1:
+        return [None if label < 0 else names[label] for label in labels.tolist()]
+    return [[names[label] for label in row if label >= 0] for row in labels.tolist()]

@@ -11,13 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from suprank.evaluation.block_ranking import rank_positives
 from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.metrics import mean_over_queries
 from suprank.evaluation.positives import ListedPositives, pad_lists
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, choose_device
@@ -99,7 +100,7 @@ def protocol_lists(ground_truth: GroundTruth | Sequence[Mapping[str, ArrayLike]]
     }
 
 
-def trapezoidal_average_precision(places: ArrayLike, positives: int | None = None) -> float:
+def trapezoidal_average_precision(places: ArrayLike) -> float:
     """AP = 1/m · Σ_{j=0..} ½ · (j/r_j + (j+1)/(r_j+1)), r_j the 0-based place of the j-th positive; NaN without positives.
 
     The area under the precision-recall curve, by trapezoids: each positive adds 1/m times the mean of the precision just
@@ -108,18 +109,15 @@ def trapezoidal_average_precision(places: ArrayLike, positives: int | None = Non
     1/(4m) · Σ_{j<m} 1/(2j+1), which positives at places 2, 4, 6, … reach. That is 0.25 for one positive at place 2 (0.25
     here, 0.5 there), 0.053 for ten, 0.008 for a hundred. Do not mix the two.
 
-    `places` are 1-based, in any order. `positives` is m, where some were not retrieved and add nothing; by default all were.
+    `places` are those of all positives, 1-based, in any order.
     """
     zero_based = _check_places(places) - 1
-    m = len(zero_based) if positives is None else positives
-    if m < len(zero_based):
-        raise ValueError(f"positives={m}, but {len(zero_based)} places are given; m counts all positives, retrieved or not.")
-    if m == 0:
+    if not len(zero_based):
         return math.nan
     j = np.arange(len(zero_based))
     before = np.where(zero_based > 0, j / np.maximum(zero_based, 1), 1.0)
     after = (j + 1) / (zero_based + 1)
-    return float((before + after).sum() / (2 * m))
+    return float((before + after).mean() / 2)
 
 
 def precision_at_reached(places: ArrayLike, k: int) -> float:
@@ -137,34 +135,6 @@ def precision_at_reached(places: ArrayLike, k: int) -> float:
     return int((ascending <= reached).sum()) / reached
 
 
-def revisited_values(
-    places_by_protocol: Mapping[str, Sequence[ArrayLike]], items: int, ks: Sequence[int] = (1, 5, 10)
-) -> dict[str, Any]:
-    """Places → the values that the benchmark reports; `places_by_protocol[protocol][q]` has the places of all positives.
-
-    For each protocol p: `mAP/p` and `mP@k/p`, means over the queries that have positives (NaN if none has);
-    `AP/p` and `P@k/p`, the same query by query, NaN without positives; `without_positives/p`, how many those are. `items` is
-    the size of the gallery, which no place may exceed.
-    """
-    report: dict[str, Any] = {}
-    for protocol, lists in places_by_protocol.items():
-        for query, places in enumerate(lists):
-            last = int(_check_places(places)[-1]) if np.size(places) else 0
-            if last > items:
-                raise ValueError(
-                    f"query {query} has a positive at place {last} of {items} items ({protocol}); count places from 1."
-                )
-        values = {"AP": np.array([trapezoidal_average_precision(places) for places in lists])}
-        for k in ks:
-            values[f"P@{k}"] = np.array([precision_at_reached(places, k) for places in lists])
-        valid = ~np.isnan(values["AP"])
-        for name, per_query in values.items():
-            report[f"m{name}/{protocol}"] = float(per_query[valid].mean()) if valid.any() else math.nan
-            report[f"{name}/{protocol}"] = per_query
-        report[f"without_positives/{protocol}"] = int((~valid).sum())
-    return report
-
-
 def revisited(
     queries: EmbeddingSource,
     gallery: EmbeddingSource,
@@ -172,8 +142,6 @@ def revisited(
     *,
     ks: Sequence[int] = (1, 5, 10),
     normalize: bool = True,
-    per_query: bool = False,
-    intervals: bool = False,
     device: torch.device | str | None = None,
     memory_budget: int | None = None,
     progress: bool | Progress = True,
@@ -181,8 +149,9 @@ def revisited(
     """Rank the gallery for every query, exactly, and evaluate it by the three protocols of revisited Oxford and Paris.
 
     The report has `AP/easy`, `AP/medium`, `AP/hard`, whose means are the protocol's mAP (trapezoidal, see
-    `trapezoidal_average_precision`), and `P@1/easy`, … for its mP@k (see `precision_at_reached`). Distractors are additional
-    gallery items, after those that the ground truth numbers. Arguments are otherwise as in `evaluate`.
+    `trapezoidal_average_precision`), and `P@1/easy`, … for its mP@k (see `precision_at_reached`), with the values of each
+    query, NaN without positives. Distractors are additional gallery items, after those that the ground truth numbers.
+    Arguments are otherwise as in `evaluate`.
     """
     source, items = Embeddings.from_source(queries, "queries"), Embeddings.from_source(gallery, "gallery")
     protocols = protocol_lists(ground_truth)
@@ -199,21 +168,23 @@ def revisited(
     device = choose_device(device, source)
     search = Search(source, items, device=device, memory_budget=memory_budget, normalize=normalize)
     show = progress_function(progress, "evaluating")
-    places: dict[str, list[NDArray[np.int64]]] = {}
+    values: dict[str, NDArray[np.float64]] = {}
     for number, (protocol, lists) in enumerate(protocols.items()):
 
         def show_queries(done: int, before: int = number * len(source)) -> None:
             show(before + done, len(protocols) * len(source))
 
-        places[protocol] = listed_places(search, *lists, show_queries)
-    values = revisited_values(places, len(items), ks)
+        places = listed_places(search, *lists, show_queries)
+        values[f"AP/{protocol}"] = np.array([trapezoidal_average_precision(one) for one in places])
+        for k in ks:
+            values[f"P@{k}/{protocol}"] = np.array([precision_at_reached(one, k) for one in places])
     names = [f"{name}/{protocol}" for name in ("AP", *(f"P@{k}" for k in ks)) for protocol in protocols]
-    report = Report(
-        means={name: values[f"m{name}"] for name in names},
+    return Report(
+        means={name: mean_over_queries(values[name]) for name in names},
         n_queries=len(source),
         n_items=len(items),
         levels=tuple(protocols),
-        without_positives={protocol: values[f"without_positives/{protocol}"] for protocol in protocols},
+        without_positives={protocol: int(np.isnan(values[f"AP/{protocol}"]).sum()) for protocol in protocols},
         settings={"protocol": "revisited Oxford and Paris", "average_precision": "trapezoidal", "ks": list(ks)},
         per_query={name: values[name] for name in names},
         classes=classes_of_positives(
@@ -221,9 +192,6 @@ def revisited(
             for query in range(len(source))
         ),
     )
-    if intervals:
-        report = report.with_intervals()
-    return report if per_query else report.without_queries()
 
 
 def listed_places(

@@ -28,13 +28,12 @@ import torch
 
 from suprank.evaluation.id_lists import read_id_lists
 from suprank.evaluation.metric_names import Metric, parse_metric
-from suprank.evaluation.metrics import MetricSettings, QuerySums, metric_values
+from suprank.evaluation.metrics import MetricSettings, QuerySums, mean_over_queries, metric_values
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import LABELS
-from suprank.evaluation.statistics import mean_over_queries
 from suprank.files.atomic import atomic_writer
 from suprank.files.binary import open_parquet, read_columns
-from suprank.files.label_digest import label_digests
+from suprank.files.labels import label_digests
 from suprank.files.reading import reading, shorten
 from suprank.ranking import common_level
 from suprank.ranking.exact import Places, plain

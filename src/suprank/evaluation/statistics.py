@@ -29,12 +29,6 @@ _EQUAL = 1e-9
 _MANY_DEGREES = 1e6  # of freedom: Student's t is the normal distribution
 
 
-def mean_over_queries(values: Float[np.ndarray, " queries"]) -> float:
-    """The mean of the values that are not NaN; NaN when there is none."""
-    valid = values[~np.isnan(values)]
-    return float(valid.mean()) if len(valid) else float("nan")
-
-
 def mean_intervals(
     values: Float[np.ndarray, "queries metrics"],
     units: Int[np.ndarray, " queries"],

@@ -24,7 +24,7 @@ TASK = "task.json"
 """Beside the judgments of a task of mteb: its name, its k, its main score, and what it does about the query in its own list."""
 
 
-def read_truth(given: TruthSource | None) -> Truth | None:
+def read_truth(given: TruthSource) -> Truth:
     """Judgments (`Qrels`), the ground truth of revisited Oxford and Paris, or GLDv2's solution `{query: relevant ids}`.
 
     Judgments may be `{query: {item: grade}}`, and the ground truth the list `gnd` of its file. Of a path, the extension says
@@ -32,7 +32,7 @@ def read_truth(given: TruthSource | None) -> Truth | None:
     `solution.csv:Public` chooses the queries of a usage, and `qrels.json:first` what is done about the query in its own list;
     by default that is what the task of mteb says that `suprank data import mteb` imported the judgments from.
     """
-    if given is None or isinstance(given, Qrels | GroundTruth):
+    if isinstance(given, Qrels | GroundTruth):
         return given
     if isinstance(given, str | PathLike):
         return _read(str(given))

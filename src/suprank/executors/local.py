@@ -342,6 +342,7 @@ def _work(connection: Connection, function: Callable[..., Any], environment: Map
     import torch
 
     report_to(connection)
+    multiprocessing.set_start_method(None, force=True)  # not ours, which it got: a task starts processes as any program does
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the caller, who decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,8 +12,6 @@ from suprank.experiments.trials import (
     default_space,
     parse_space,
     recipe_value,
-    space_from_json,
-    space_to_json,
 )
 from suprank.training.search_space import SearchSpace
 
@@ -62,14 +60,6 @@ class SearchSettings:
                 "the same budget; give it as it was, or name another folder."
             )
         return replace(self, spaces={**other.spaces, **self.spaces})
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "spaces": {label: space_to_json(space) for label, space in self.spaces.items()}}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> SearchSettings:
-        spaces = {label: space_from_json(space) for label, space in content["spaces"].items()}
-        return cls(**{**content, "search": tuple(content["search"]), "spaces": spaces})
 
 
 def read_spaces(

@@ -90,7 +90,8 @@ def compare_rows(table: Table, outcomes: Outcomes, folders: Mapping[Combination,
     a run has none, or a row has a single training, nothing is compared, and `missing` says why. Rows of the same runs (a tuned
     recipe that was best as it was) are one row.
     """
-    from suprank.evaluation.statistics import holm, mean_over_queries, seed_difference
+    from suprank.evaluation.metrics import mean_over_queries
+    from suprank.evaluation.statistics import holm, seed_difference
     from suprank.evaluation.units import Units
 
     runs: dict[Setting, list[Combination]] = {}

@@ -11,7 +11,6 @@ import numpy as np
 
 from suprank.files.atomic import atomic_writer, own_file
 from suprank.files.reading import reading
-from suprank.files.thrift import read_struct
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -23,6 +22,7 @@ FREE_BYTES, MOST_TIMES = 2**29, 100
 """A file may declare 512 MiB of content, and 100 times its own size beyond: a bomb of 1 MB would fill gigabytes."""
 
 _BYTE_ARRAY, _FOUR_BYTES, _DICTIONARY_PAGE = 6, (1, 4), 2  # numbers of types in the Parquet format
+_WIDTHS = {1: 1, 2: 1, 3: 1, 7: 8}  # bytes of truth values in lists, bytes and floats in Thrift
 _PAGE_HEADER = 2**16  # bytes; it holds the smallest and the largest value, of which writers cut long ones
 
 
@@ -168,3 +168,51 @@ def read_columns(file: Any, columns: list[str] | None = None, *, dictionaries: C
     lengths = [pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices) for chunk in chunks]
     check_declared("its text", table.nbytes, sum(pc.sum(one).as_py() or 0 for one in lengths))
     return table.cast(pa.schema(fields, table.schema.metadata))
+
+
+def read_struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """The fields of a structure in Thrift's compact protocol, by number, and where it ends; text, bytes and floats are None.
+
+    Parquet files describe themselves in it.
+
+    Raises IndexError or ValueError for bytes that are no structure, or not a whole one.
+    """
+    fields: dict[int, Any] = {}
+    number = 0
+    while data[at]:
+        step, kind = data[at] >> 4, data[at] & 15
+        if not step:
+            raise ValueError("a number of a field is not that of the next ones")
+        number, at = number + step, at + 1
+        fields[number], at = (kind == 1, at) if kind in (1, 2) else _value(data, at, kind)
+    return fields, at + 1
+
+
+def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+    if kind in _WIDTHS:
+        return None, at + _WIDTHS[kind]
+    if kind in (4, 5, 6):
+        value, at = _varint(data, at)
+        return value >> 1 ^ -(value & 1), at
+    if kind == 8:
+        length, at = _varint(data, at)
+        return None, at + length
+    if kind == 12:
+        return read_struct(data, at)
+    if kind != 9:
+        raise ValueError(f"there is no kind {kind} of values")
+    count, inner = data[at] >> 4, data[at] & 15
+    count, at = _varint(data, at + 1) if count == 15 else (count, at + 1)
+    values = []
+    for _ in range(count):
+        value, at = _value(data, at, inner)
+        values.append(value)
+    return values, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] & 0x80:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1

@@ -7,7 +7,9 @@ one family, stay as far apart as their family says.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 import unicodedata
 import warnings
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -405,3 +407,25 @@ def _forms_tree(parts: Sequence[NDArray[Any]]) -> bool:
             if ((child >= 0) & ((parent < 0) | (parents[child] != parent))).any():
                 return False
     return True
+
+
+# Fingerprints
+
+
+def label_digests(ids: Sequence[str] | None, levels: Mapping[str, Sequence[str | Iterable[str] | None]]) -> dict[str, str]:
+    """By these, two results show that they are about the same items with the same labels.
+
+    The SHA-256 of the (id, names) of all items at each level, sorted by id; without ids, of (position, names).
+
+    Names are stripped and NFC-normalized, and those of a set are sorted; None is no label.
+    """
+    found = {}
+    for level, names in levels.items():
+        pairs = sorted(zip(range(len(names)) if ids is None else ids, map(_spelled, names), strict=True))
+        found[level] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+    return found
+
+
+def _spelled(label: str | Iterable[str] | None) -> list[str]:
+    several = [] if label is None else [label] if isinstance(label, str) else label
+    return sorted(unicodedata.normalize("NFC", name.strip()) for name in several)

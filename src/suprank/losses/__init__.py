@@ -28,12 +28,12 @@ from suprank.losses.decomposability import PairCalibration, ProxySoftmax
 from suprank.losses.gather import gather
 from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
-from suprank.losses.rank_measures import RankMeasure
 from suprank.losses.replay import ReplayedLoss
 from suprank.losses.score_batch import ScoreBatch
 from suprank.losses.score_scale import scaled_step, suggest_tau
 from suprank.losses.surrogate import (
     RankLoss,
+    RankMeasure,
     SmoothAP,
     SmoothHAP,
     SmoothMRR,

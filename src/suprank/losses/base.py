@@ -14,9 +14,11 @@ from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
 from suprank.losses.score_batch import ScoreBatch
+from suprank.ranking.label_tree import label_tree_error
 from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Checks
 from suprank.ranking.relevance import refuse_hot
+from suprank.ranking.seam import transforming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,12 +89,11 @@ class RetrievalLoss(nn.Module):
     ranks_items: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
     cosines_only: ClassVar[bool] = False
-    _label_trees_checked = 0
-    _positives_checked = 0
     _logged: Tensor
 
     def __init__(self) -> None:
         super().__init__()
+        self._batches_checked = {"label tree": 0, "positives": 0}
         self.register_buffer("_logged", torch.zeros(_MOST_LOGGED), persistent=False)
 
     def extra_repr(self) -> str:
@@ -212,25 +213,31 @@ class RetrievalLoss(nn.Module):
     def check_label_tree(self, batch: RetrievalBatch, *, stacklevel: int) -> None:
         """Warn once if the labels of one of the first batches form no tree. Later ones are not checked: a GPU would wait."""
         labels = batch.labels
-        if labels is None or not batch.checks.allowed or self._label_trees_checked >= _CHECKED_BATCHES:
+        if (
+            labels is None
+            or labels.shape[1] < 2
+            or not batch.checks.allowed
+            or self._batches_checked["label tree"] >= _CHECKED_BATCHES
+        ):
             return
-        self._label_trees_checked += 1
-        error = batch.label_tree_error()
+        self._batches_checked["label tree"] += 1
+        others = [] if batch.item_labels is None or batch.item_labels is labels else [batch.item_labels]
+        error = label_tree_error(torch.cat([labels, *others]))
         if error is not None:
             refuse_hot(labels, "labels")
-            self._label_trees_checked = _CHECKED_BATCHES
+            self._batches_checked["label tree"] = _CHECKED_BATCHES
             warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=stacklevel)
 
     def check_positives(self, checks: Checks, skipped: Tensor, queries: int) -> None:
         """Warn once if, on one of the first batches, as many queries as there are have no positives."""
-        if not checks.allowed or self._positives_checked >= _CHECKED_BATCHES:
+        if not checks.allowed or self._batches_checked["positives"] >= _CHECKED_BATCHES:
             return
-        self._positives_checked += 1
+        self._batches_checked["positives"] += 1
         checks.add(skipped, lambda: queries - 2 - skipped, partial(self._warn_without_positives, skipped, queries))
 
     def _warn_without_positives(self, skipped: Tensor, queries: int) -> None:
         if int(skipped) == queries:
-            self._positives_checked = _CHECKED_BATCHES
+            self._batches_checked["positives"] = _CHECKED_BATCHES
             warnings.warn(
                 f"{type(self).__name__}: none of {queries} queries has a positive, so the loss is 0 without a gradient; give "
                 f"batches with several images of a class, as BalancedBatchSampler makes them, or references with positives.",
@@ -260,7 +267,7 @@ class RetrievalLoss(nn.Module):
         read them then. The buffer is no tensor of the graph. It moves with the loss: on another device nothing is logged.
         """
         if not torch.compiler.is_compiling():
-            return values
+            return {} if transforming() else values  # torch.func's tensors end with its transform
         numbers = [value.detach().to(self._logged.dtype) for value in values.values()]
         if not 0 < len(numbers) <= _MOST_LOGGED or numbers[0].device != self._logged.device:
             return {}

@@ -10,8 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from suprank.losses.base import RetrievalLoss, check_means
-from suprank.losses.batch import RetrievalBatch
-from suprank.losses.unit_vectors import without_autocast
+from suprank.losses.batch import RetrievalBatch, without_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,16 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
-from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
-from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
+from suprank.losses.surrogate import (
+    APMeasure,
+    HAPMeasure,
+    NDCGMeasure,
+    RecallMeasure,
+    SupAP,
+    SupHAP,
+    SupNDCG,
+    SupRecall,
+)
 from suprank.ranking import SupStep
 from suprank.ranking.hyper_parameters import is_number
 

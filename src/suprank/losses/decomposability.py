@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
-from suprank.losses.unit_vectors import unit_vectors, without_autocast
+from suprank.losses.batch import unit_vectors, without_autocast
 from suprank.ranking.hyper_parameters import check_above_zero, check_sizes, is_number
 from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Reading, may_read
@@ -95,8 +95,7 @@ class ProxyLoss(RetrievalLoss):
 
     def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
         """The mean loss of unit vectors of these classes, −1 for none; 0 where no image has a class."""
-        each, known = self._each(queries, fine)
-        return mean_over_queries(each, known)[0]
+        return mean_over_queries(*self._each(queries, fine))[0]
 
     def _each(self, queries: Tensor, fine: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of every image, and whether it has a class. Those without one get any, and their value is left out."""

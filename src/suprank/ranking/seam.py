@@ -17,6 +17,9 @@ R = TypeVar("R")
 DEVICES = {"cuda"} if torch.version.cuda is not None and find_spec("triton") is not None else set()
 """The kinds of devices whose tensors the kernels take: a CUDA build of torch brings Triton along, except on Windows."""
 
+transforming = torch._C._are_functorch_transforms_active
+"""Whether torch.func transforms what is computed now: then all must be plain operations. torch.compile cannot trace this."""
+
 _KERNELS: dict[str, Callable[..., Any]] = {}
 
 
@@ -31,7 +34,7 @@ def with_kernels(plain: Callable[P, R], *, compiled: bool = False) -> Callable[P
     def chosen(*arguments: P.args, **options: P.kwargs) -> R:
         values: Any = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
         taken = values.device.type in DEVICES and (values.dtype == torch.float32 or not values.dtype.is_floating_point)
-        if taken and (compiled if torch.compiler.is_compiling() else not torch._C._are_functorch_transforms_active()):
+        if taken and (compiled if torch.compiler.is_compiling() else not transforming()):
             found: R = _KERNELS[plain.__name__](plain, *arguments, **options)
             return found
         return plain(*arguments, **options)

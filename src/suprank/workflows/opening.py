@@ -84,7 +84,7 @@ def open_data(
         path, test = _run_of_report(path, test)
     if not is_run(path) and (frozen or test is not None):
         raise ValueError(f"{path} is not a run, so it has one test set and one model; leave out test and frozen.")
-    if dataset := is_dataset(path):
+    if dataset := not _is_ours(path) and is_dataset(path):
         if any(given is not None for given in (labels, gallery, gallery_labels)) or fill_gaps:
             raise ValueError(f"{path} is a dataset, which has its own labels and gallery; leave out other ones, and fill_gaps.")
         data = read_splits(path, import_dataset(path, levels, id_column, label_separator))
@@ -109,6 +109,15 @@ def open_data(
 def is_run(place: str | PathLike[str]) -> bool:
     """Whether this is a folder of `suprank train`."""
     return own_file(Path(place) / RECIPE).is_file()
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether this is a folder of `suprank train` or `suprank embed`, or a part of one."""
+    if not place.is_dir():
+        return False
+    from suprank.embedding.parts import embedded_parts, has_embeddings
+
+    return is_run(place) or has_embeddings(place) or bool(embedded_parts(place))
 
 
 def test_of(place: str | PathLike[str], test: str | None, places: Sequence[str | PathLike[str]]) -> str | None:

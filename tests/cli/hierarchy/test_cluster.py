@@ -42,7 +42,8 @@ def test_a_sample_is_called_one(monkeypatch):
 def test_the_shortcut_for_many_labels_is_named(monkeypatch):
     monkeypatch.setattr(algorithms, "MAX_PAIRS", 9)
     assert (
-        "10 labels in 3 clusters (two-level k-means, seed 0)" in done("hierarchy", "cluster", "p", "-k", 3, "--seeds", 0).stdout
+        "10 labels in 3 clusters (mini-batch k-means, seed 0)"
+        in done("hierarchy", "cluster", "p", "-k", 3, "--seeds", 0).stdout
     )
 
 

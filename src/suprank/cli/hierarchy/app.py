@@ -6,8 +6,6 @@ from suprank.cli.hierarchy.agree import agree
 from suprank.cli.hierarchy.cluster import cluster
 from suprank.cli.hierarchy.embed import embed
 from suprank.cli.hierarchy.export import export
-from suprank.cli.hierarchy.lint import lint
-from suprank.cli.hierarchy.log import log
 from suprank.cli.hierarchy.new import new
 from suprank.cli.hierarchy.review import review
 from suprank.cli.hierarchy.status import status
@@ -21,6 +19,4 @@ app.command()(cluster)
 app.command()(review)
 app.command()(agree)
 app.command()(export)
-app.command()(lint)
 app.command()(status)
-app.command()(log)

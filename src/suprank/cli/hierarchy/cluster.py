@@ -45,7 +45,7 @@ def cluster(
     The same settings give the same clusters. Another seed gives other clusters; the output says how different they are. Ask for
     more clusters than you want in the end, because merging two is quicker than splitting one. A clustering never changes: a
     review that started from it is not affected by later ones. If labels times clusters exceed 15 million (21,213 labels without
-    -k), a two-level k-means is used, which is about as good and far quicker; the output says so.
+    -k), scikit-learn's MiniBatchKMeans is used, which is about as good; the output says so.
 
     \b
     suprank hierarchy cluster birds
@@ -73,7 +73,7 @@ def cluster(
 
 def _summary(result: ClusterResult, k: int | None) -> list[str]:
     statistics, settings = result.statistics, result.settings
-    kmeans = "two-level k-means" if settings.get("algorithm") == "two-level" else "k-means"
+    kmeans = "mini-batch k-means" if "batch" in settings else "k-means"
     method = f"{kmeans}, seed {settings['seed']}" if settings["method"] == "kmeans" else "Ward"
     unchanged = "" if result.fresh else "; it existed already, nothing changed"
     signal = statistics["labels"] - statistics["without_signal"]

@@ -18,8 +18,8 @@ from suprank.evaluation.gap.bound_formulas import (
     refined_gap_bound_in_any_order,
 )
 from suprank.evaluation.gap.partition import as_numpy, partition_items
+from suprank.evaluation.metrics import mean_over_queries
 from suprank.evaluation.search import Search, choose_device
-from suprank.evaluation.statistics import mean_over_queries
 from suprank.ranking.relevance import refuse_label_sets
 from suprank.system.progress import progress_function
 

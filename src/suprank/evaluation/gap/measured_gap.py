@@ -14,7 +14,7 @@ from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap.partition import as_numpy, partition_items
 from suprank.evaluation.labels import integer_labels
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, parse_metric
-from suprank.evaluation.statistics import mean_over_queries
+from suprank.evaluation.metrics import mean_over_queries
 from suprank.ranking.relevance import refuse_label_sets
 from suprank.system.progress import progress_function
 

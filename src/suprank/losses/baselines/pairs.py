@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from suprank.losses.base import QueryMean, RetrievalLoss
-from suprank.losses.unit_vectors import without_autocast
+from suprank.losses.batch import without_autocast
 from suprank.ranking.hyper_parameters import is_number
 
 if TYPE_CHECKING:

@@ -8,22 +8,10 @@ import numpy as np
 import torch
 
 from suprank.data import LabelTree
-from suprank.paper.drawings.canvas import (
-    GRAY,
-    INK,
-    LEVELS,
-    QUERY,
-    TILE,
-    Drawing,
-    arrow,
-    box,
-    canvas,
-    fraction,
-    rows,
-    tile,
-    write,
-)
+from suprank.paper.curves import GRAY, INK, Drawing
 from suprank.ranking import at_least, average_precision, common_level, heaviside, hierarchical_average_precision, ranks
+
+from .canvas import LEVELS, QUERY, TILE, arrow, box, canvas, fraction, rows, tile, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

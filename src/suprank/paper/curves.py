@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -11,21 +11,32 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from suprank.evaluation.gap import gap_bound, refined_gap_bound
-from suprank.paper.drawings.canvas import BLUE, GRAY, GREEN, INK, ORANGE, PALE, PURPLE, RED, Drawing
 from suprank.ranking import Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
     from suprank.ranking import Step
 
+PURPLE, GREEN, BLUE, ORANGE, RED = "#7E57C2", "#009E73", "#0072B2", "#E69F00", "#C62828"
+INK, GRAY, PALE = "#1c2126", "#6b7580", "#d5dade"
 _REACH = 0.065  # differences of scores that the steps are drawn over, to both sides: H⁻ has doubled there
 EPSILON = 0.01  # sec:choice_of_delta
 BATCH, PER_CLASS = 256, 4
 BATCH_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SHARES = (0.75, 0.9, 0.99, 1.0)
 """Shares of the pairs that satisfy their constraint of eq:labs; counts of images are rounded."""
+
+
+class Drawing(NamedTuple):
+    """A figure, the numbers that it shows by name, and a sentence for readers who cannot see it."""
+
+    figure: Figure
+    numbers: dict[str, float]
+    alt: str
 
 
 def smooth_rank() -> Drawing:
@@ -248,3 +259,14 @@ def _style(axes: Axes) -> None:
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+CURVES: dict[str, Callable[[], Drawing]] = {
+    "fig:smooth_rank": smooth_rank,
+    "fig:h_plus": h_plus,
+    "fig:h_minus": h_minus,
+    "fig:sigmoid": sigmoid,
+    "tab:compa_bounds": bounds,
+    "fig:choice_of_delta": choice_of_delta,
+}
+"""Label → the function that draws it, in the paper's order."""

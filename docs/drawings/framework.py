@@ -9,25 +9,10 @@ import torch
 from matplotlib.patches import Arc, Circle, Polygon, Rectangle
 
 from suprank.losses import PairCalibration, happier
-from suprank.paper.drawings.canvas import (
-    BLUE,
-    GRAY,
-    GREEN,
-    INK,
-    LEVELS,
-    PALE,
-    PURPLE,
-    QUERY,
-    RED,
-    Drawing,
-    arrow,
-    box,
-    canvas,
-    tile,
-    tint,
-    write,
-)
-from suprank.paper.drawings.rankings import DEPTH, QUERY_CLASS, class_labels, shared_levels
+from suprank.paper.curves import BLUE, GRAY, GREEN, INK, PALE, PURPLE, RED, Drawing
+
+from .canvas import LEVELS, QUERY, arrow, box, canvas, tile, tint, write
+from .rankings import DEPTH, QUERY_CLASS, class_labels, shared_levels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

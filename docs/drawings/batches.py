@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from suprank.evaluation.gap import decomposability_gap, gap_bound
-from suprank.paper.drawings.canvas import GRAY, GREEN, INK, PALE, RED, Drawing, arrow, box, canvas, fraction, rows, write
+from suprank.paper.curves import GRAY, GREEN, INK, PALE, RED, Drawing
 from suprank.ranking import average_precision, heaviside, ranks
+
+from .canvas import arrow, box, canvas, fraction, rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

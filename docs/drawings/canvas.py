@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Polygon
+
+from suprank.paper.curves import BLUE, GRAY, GREEN, INK, ORANGE, PURPLE, RED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
 
-PURPLE, GREEN, BLUE, ORANGE, RED = "#7E57C2", "#009E73", "#0072B2", "#E69F00", "#C62828"
-INK, GRAY, PALE = "#1c2126", "#6b7580", "#d5dade"
 QUERY = PURPLE
 LEVELS = (RED, ORANGE, BLUE, GREEN)
 """The color of an image by the number of levels that it shares with the query. Its name is always written on it, too."""
@@ -25,14 +25,6 @@ _PAD = 0.04  # by which a rounded box grows
 _CAR = ((-0.3, 0.1), (-0.3, -0.01), (-0.17, -0.03), (-0.09, -0.14), (0.1, -0.14), (0.18, -0.03), (0.3, 0.0), (0.3, 0.1))
 _CAB = ((0.1, 0.1), (0.1, -0.1), (0.2, -0.1), (0.3, 0.0), (0.3, 0.1))
 _LOAD = ((-0.32, 0.1), (-0.32, -0.17), (0.07, -0.17), (0.07, 0.1))
-
-
-class Drawing(NamedTuple):
-    """A figure, the numbers that it shows by name, and a sentence for readers who cannot see it."""
-
-    figure: Figure
-    numbers: dict[str, float]
-    alt: str
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
