@@ -120,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     own = {"differences": differences, "others": others, "labels": labels}
     for page in PAGES:
-        names = pages.table_names(page)
+        names = [name for name in pages.table_names(page) if name in own or ":" in name]  # a label of the paper: tab:...
         pages.update(page, {name: own[name]() if name in own else table(name) for name in names}, check=options.check)
 
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from suprank.data.manifest import Manifest
 from suprank.evaluation import top_k
 from suprank.explorer import Index
-from suprank.explorer.manifests import matching_rows
+from suprank.explorer.images import matching_rows
 from suprank.explorer.milvus import MilvusIndex
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

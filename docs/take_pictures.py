@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 WRITTEN = ROOT / "docs" / "pictures"
 KEPT = ROOT / "build" / "pictures"
-RUNS = [KEPT / "runs" / "glyphs-seed0-8epochs" / name for name in ("happier", "smooth-ap")]
+RUNS = [KEPT / name for name in ("happier", "smooth-ap")]  # the runs of the demo under shorter names
 MOST_BYTES = 200_000
 MARGIN = 120
 """Pixels that a window is higher than the picture of an element, above which a page may leave some room."""
@@ -95,7 +95,7 @@ PICTURES = (
     Picture("explore-label", "explore", "/tree?order=worst", act=open_worst_label),
     Picture("review-start", "review", "/", act=open_example),
     Picture("review-group", "review", "/group/{dash}", act=move_dashed_arrows),
-    Picture("review-adjudicate", "adjudicate", "/adjudicate"),
+    Picture("review-doubtful", "adjudication", "/doubtful"),
 )
 
 
@@ -115,6 +115,8 @@ def write_report() -> Path:
     """Train the runs unless they are there, and write their report unless it is newer than the package."""
     if not all((folder / "result.json").is_file() for folder in RUNS):
         run("demo", "--data", "glyphs", "--out", "runs")
+        for folder in RUNS:
+            (KEPT / "runs" / "glyphs-seed0-8epochs" / f"{folder.name},seed=0").rename(folder)
     page = KEPT / "report.html"
     ends = (".py", ".html", ".css", ".js")
     changed = max(file.stat().st_mtime for file in (ROOT / "src").rglob("*") if file.suffix in ends)
@@ -168,7 +170,6 @@ def make_review() -> int:
         run("data", "import", "glyphs", "--out", "glyphs.parquet")
         levels = ("--levels", "character,kind,script", "--top", "letters,signs")
         run("hierarchy", "new", "signs", "--manifest", "glyphs.parquet", "--level", "character", *levels)
-        run("hierarchy", "embed", "signs", "--quiet")
         run("hierarchy", "cluster", "signs", "--quiet")
     project = Project(finished.parent)
     anna, ben = (open_branch(project, name) for name in ("anna", "ben"))
@@ -186,6 +187,7 @@ def make_review() -> int:
         for label, to in MOVED.items():
             ben.apply(Move((number[label],), group_of(ben, to)))
         ben.apply(Exclude((number["Copyright sign"],), "not a currency"))
+        open_branch(project, "final", source="anna", against="ben")
         finished.touch()
     return group_of(anna, "Em dash")
 
@@ -228,8 +230,8 @@ def addresses(pages: set[str]) -> Iterator[dict[str, str]]:
             found["explore"] = stack.enter_context(served("explore", *RUNS, "--device", "cpu")).rstrip("/")
         if "review" in pages:
             found["review"] = stack.enter_context(served("hierarchy", "review", "signs", "--annotator", "anna"))
-        if "adjudicate" in pages:
-            found["adjudicate"] = stack.enter_context(served("hierarchy", "agree", "signs", "--adjudicate"))
+        if "adjudication" in pages:
+            found["adjudication"] = stack.enter_context(served("hierarchy", "review", "signs", "--annotator", "final"))
         yield found
 
 
@@ -250,7 +252,7 @@ def open_page(browser: Browser, picture: Picture, address: str, places: dict[str
     page = browser.new_page(viewport={"width": picture.width, "height": picture.height + (MARGIN if picture.element else 0)})
     if "/enter?token=" in address:
         page.goto(address)
-        address = re.sub(r"(/adjudicate)?/enter\?token=.*", "", address)
+        address = re.sub(r"/enter\?token=.*", "", address)
     page.goto(address + picture.path.format(**places))
     if picture.act is not None:
         picture.act(page)
@@ -305,7 +307,7 @@ def main(names: list[str]) -> None:
     places = {}
     if any("{query}" in picture.path for picture in chosen):
         places["query"] = differing_query()
-    if pages & {"review", "adjudicate"}:
+    if pages & {"review", "adjudication"}:
         places["dash"] = make_review()
     with addresses(pages) as found, launched() as browser:
         for picture in chosen:

@@ -116,7 +116,7 @@ PAGES = [
     "docs/losses",
     "docs/own-loops",
     "docs/ranking",
-    "docs/searching",
+    "docs/looking",
     "docs/hierarchies",
     "docs/conventions",
 ]

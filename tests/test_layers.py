@@ -47,6 +47,21 @@ MAY_IMPORT["workflows"] = set(MAY_IMPORT)  # what a command does, as a function
 MAY_IMPORT["paper"] = set(MAY_IMPORT)  # the paper's tables and figures, made of all of these
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # and nobody imports cli
 
+# The rooms of `ranking`. Kernels take the place of plain functions by `seam`; nobody imports them but `ranking/__init__.py`.
+ROOMS: dict[str, set[str]] = {
+    "seam": set(),
+    "hyper_parameters": set(),
+    "reading": {"seam"},
+    "steps": {"hyper_parameters"},
+    "relevance": {"seam", "reading", "hyper_parameters"},
+    "label_tree": {"relevance"},
+    "ranks": {"seam", "steps"},
+    "measures": {"seam", "steps", "relevance", "ranks"},
+    "exact": {"ranks"},
+}
+ROOMS["gpu"] = set(ROOMS)
+ROOMS["__init__"] = {*ROOMS, "gpu"}
+
 # `pip install suprank` brings these two and no more.
 CORE = ("files", "system", "ranking", "losses", "evaluation")
 CORE_NEEDS = {"torch", "numpy"}
@@ -55,7 +70,6 @@ ALSO = {  # by file or folder: imported when they are there and of use, with an 
     "files/binary.py": {"pyarrow"},
     "files/tables.py": {"pyarrow"},
     "system/progress.py": {"tqdm"},
-    "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/gpu": {"triton"},
     "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embedding_files.py": {"pyarrow"},
@@ -116,6 +130,10 @@ def violations(source: str, path: str) -> list[str]:
             ours = rest[0] if rest else ""
             if ours in MAY_IMPORT and ours != package and ours not in MAY_IMPORT[package]:
                 found.append(f"{path}:{line}: {package} imports {ours}")
+            if ours == "ranking" and rest[1:] and not for_types:
+                own = path.split("/")[1].removesuffix(".py") if package == "ranking" else package
+                if rest[1] not in ROOMS.get(own, ROOMS.keys() - {"gpu"}) | {own}:
+                    found.append(f"{path}:{line}: {own} imports ranking.{rest[1]}")
         elif package in CORE and root not in sys.stdlib_module_names:
             allowed = (
                 CORE_NEEDS | ALSO.get(path, ALSO.get(path.rpartition("/")[0], set())) | (ONLY_FOR_TYPES if for_types else set())
@@ -165,6 +183,9 @@ def test_the_package_itself_imports_only_importlib_so_that_its_version_is_cheap(
         ("losses/base.py", "from ..evaluation import report", "losses imports evaluation"),
         ("losses/base.py", "from .. import cli", "losses imports cli"),
         ("paper/layout.py", "import suprank.cli.main", "paper imports cli"),
+        ("losses/base.py", "from suprank.ranking.gpu.batch import unit", "losses imports ranking.gpu"),
+        ("ranking/measures.py", "from suprank.ranking.gpu import batch", "measures imports ranking.gpu"),
+        ("ranking/steps.py", "from suprank.ranking.measures import ndcg", "steps imports ranking.measures"),
         ("losses/base.py", "import scipy.special", "imports scipy"),
         ("losses/base.py", "from jaxtyping import Float", "imports jaxtyping"),
         ("ranking/ranks/chunked.py", "import triton", "imports triton"),
@@ -184,7 +205,8 @@ def test_a_planted_violation_is_caught(path, source, complaint):
         ("losses/base.py", "from suprank import __version__"),
         ("ranking/steps.py", "import math\nimport torch.nn.functional\nfrom numpy import pi"),
         ("ranking/steps.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jaxtyping import Float"),
-        ("ranking/gpu/pairs.py", "import triton.language as tl"),
+        ("ranking/gpu/pairs.py", "import triton.language as tl\nfrom suprank.ranking.seam import by_kernels"),
+        ("ranking/__init__.py", "import suprank.ranking.gpu"),
         ("cli/main.py", "import typer\nfrom suprank import losses"),
     ],
 )

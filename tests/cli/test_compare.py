@@ -250,7 +250,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name():
 
 
 def test_tuning_needs_its_number_of_trials_and_collecting_none():
-    for option in (("--folds", 2), ("--search", "loss.tau="), ("--tune-metric", "AP"), ("--fold-level", "genus")):
+    for option in (("--folds", 2), ("--search", "loss.tau="), ("--fold-level", "genus")):
         assert f"{option[0]} is an option of the search" in refused("compare", "low.toml", *option, "--out", "c")
     assert "--collect runs nothing, so --tune 3 would" in refused("compare", "--tune", 3, "--collect", "--out", "c")
     assert "search=loss.tau must be KEY=LOW:HIGH" in refused(

@@ -9,7 +9,7 @@ import suprank
 from suprank.data import Manifest
 from suprank.data.importers.table import read
 from suprank.training.loop import train
-from tests.cli.collection import done, invoke, refused
+from tests.cli.collection import done, refused
 from tests.training.runs import pictures, recipe
 
 RANK_LOSS = {"name": "sup-ap"}
@@ -167,6 +167,5 @@ def test_what_shows_classes_says_that_it_needs_one_label():
     )
     assert f"the explorer page of e {needs}" in refused("explore", "e.npy", "--labels", "m.parquet", "--port", "0")
     assert "a search of e needs one label" in refused("search", "e.npy", "--labels", "m.parquet", "--queries", "e.npy")
-    assert "`suprank hierarchy lint` needs one label" in invoke("hierarchy", "lint", "m.parquet").output
     filled = refused("evaluate", "e.npy", "--labels", "m.parquet", "--fill-gaps", "--device", "cpu")
     assert "fill_gaps needs one label in a row at each level" in filled

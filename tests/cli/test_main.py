@@ -55,7 +55,7 @@ shown += [("recipes",), ("recipes", "sop"), ("recipes", "cub/roadmap"), ("recipe
 shown += [("paper",)]
 project = sys.argv[1] + "/project"
 shown += [("hierarchy", "new", project, "--labels", sys.argv[1] + "/labels.txt")]
-shown += [("hierarchy", "status", project), ("hierarchy", "log", project)]
+shown += [("hierarchy", "status", project), ("hierarchy", "status", "--log", project)]
 for words in shown:
     ended = CliRunner().invoke(command_line, words)
     assert ended.exit_code == 0, (words, ended.output)

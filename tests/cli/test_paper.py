@@ -72,6 +72,7 @@ def test_all_tables_and_figures_are_listed():
         (["smooth_rank", "--out", "out", "--method", "csl"], "methods chooses rows of tables of results"),
         (["compa_xbm", "--out", "out", "--small", "run.epoch=1"], "run.epoch: there is no such key; did you mean run.epochs?"),
         (["fig:gldv2_scraping", "--out", "out"], "fig:gldv2_scraping is not reproduced. It shows web pages."),
+        (["fig:dg_ap", "--out", "out"], "fig:dg_ap is an illustration. In a checkout, `python -m docs.drawings OUT fig:dg_ap`"),
         (["compa_xbm", "--out", "out"], "sop (Stanford Online Products) is missing: no folder of data was named (data)"),
         (["compa_xbm", "--out", "out", "--results", "empty"], "empty has no .csv files of `suprank compare`"),
         (["compa_xbm", "--out", "out", "--results", COMPARISONS], "small=True lays out the results of small sets."),
@@ -239,3 +240,16 @@ def test_no_number_is_folded_in_a_terminal(monkeypatch, capsys, columns):
     assert all(f"{k}.5 ± 0.1" in printed for k in range(12))
     assert max(map(len, printed.splitlines())) <= columns
     assert (printed.count("NSM") == 1) == (columns == 400)
+
+
+def test_on_says_where_runs_are_trained(monkeypatch):
+    places = []
+
+    def train(executor, *arguments):
+        places.append((executor.on, executor.jobs))
+        return training_by(miniature.pretend)(executor, *arguments)
+
+    monkeypatch.setattr(Executor, "train", train)
+    done(*XBM, "--on", "ray=10.0.0.1:6379", "--jobs", 2)
+    assert places == [("ray=10.0.0.1:6379", 2)]
+    assert "on='spark' must be local, ray, ray=HOST:PORT, or slurm" in refused(*XBM, "--on", "spark")

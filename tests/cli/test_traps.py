@@ -72,14 +72,13 @@ def test_python_itself_puts_the_current_folder_first_for_dash_m(python):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("engine.devices=2",)], ids=["forked", "two devices"])
-def test_the_runs_of_an_experiment_import_nothing_of_the_current_folder(python, options):
-    out = f"c{len(options)}"
-    compare = ("compare", "glyphs/nsm", *MISSING, "run.epochs=1,2", *options, "--jobs", "2", "--out", out)
+def test_the_runs_of_an_experiment_import_nothing_of_the_current_folder(python):
+    """A run on two devices is a process, which starts one for each of them."""
+    compare = ("compare", "glyphs/nsm", *MISSING, "run.epochs=1", "engine.devices=2", "--out", "c")
     said, trapped = python("-P", "-m", "suprank", *compare)
     assert trapped == ""
-    assert "2 of 2 runs failed" in said
-    assert said.count("missing.parquet") >= 2
+    assert "1 of 1 runs failed" in said
+    assert "missing.parquet" in said
 
 
 @pytest.mark.slow

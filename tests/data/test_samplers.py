@@ -1,5 +1,7 @@
 """Which images meet in a batch."""
 
+import subprocess
+import sys
 from collections import Counter
 from itertools import chain, combinations
 
@@ -389,3 +391,26 @@ def test_impossible_hierarchies_say_what_is_possible(settings, says):
 def test_labels_that_are_no_ids_are_refused():
     with pytest.raises(TypeError, match="labels are float64, but must be integers"):
         BalancedBatchSampler(FEW / 2, 40)
+
+
+def test_the_samplers_need_torch_and_numpy_alone():
+    """In another process, where every other package that torch does not import itself is missing."""
+    script = """
+import sys, torch, numpy
+before = {name.partition(".")[0] for name in sys.modules}
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in before | sys.stdlib_module_names | {"suprank"}:
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+sys.meta_path.insert(0, Missing())
+from suprank.data import BalancedBatchSampler, HierarchicalBatchSampler
+print(len(list(BalancedBatchSampler([0, 0, 1, 1, 2, 2], 4, 2))))
+try:
+    from suprank.data import Manifest
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == '2\nsuprank.data needs pyarrow, which is not installed; pip install "suprank[vision]"\n'

@@ -3,14 +3,16 @@
 import os
 import shutil
 import zipfile
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import numpy as np
 import pytest
 import torch
 
 from suprank.data import ImageDataset, Manifest, eval_transform
-from suprank.embedding import ImageLoaderSettings, collection, embed_collection, feature_moments, read_embedded
+from suprank.data.cached_images import InMemoryImages
+from suprank.data.workers import loader_batches
+from suprank.embedding import ImageLoaderSettings, collection, embed_collection, feature_moments, image_loading, read_embedded
 from suprank.embedding.processes import Processes
 from suprank.models import pca_projection
 from tests.data.pictures import folder
@@ -298,6 +300,16 @@ def test_half_precision_on_disk_and_several_scales(tmp_path):
     assert np.abs(scales - plain(model, manifest.split("test"))).max() > 1e-3
 
 
+def test_images_that_are_decoded_and_transformed_already_are_copied_in_this_process(tmp_path, monkeypatch):
+    manifest, loading = folder(tmp_path), reading(workers=2)
+    loaders = []
+    monkeypatch.setattr(image_loading, "loader_batches", lambda loader: loaders.append(loader) or loader_batches(loader))
+    for images in (loading.dataset(manifest), InMemoryImages.transformed(loading.dataset(manifest))):
+        with closing(loading.batches(images, np.arange(6), pinned=False)) as batches:
+            assert torch.cat([batch.images for batch in batches]).shape == (6, 3, 32, 32)
+    assert [loader.num_workers for loader in loaders] == [2, 0]
+
+
 def test_workers_give_the_same_rows(tmp_path):
     manifest, model = folder(tmp_path, count=9, split=["test"] * 9), embedder()
     for workers in (0, 2):
@@ -334,6 +346,8 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from suprank.data import Manifest, eval_transform
+from suprank.data.cached_images import InMemoryImages
+from suprank.data.workers import loader_batches
 from suprank.embedding import ImageLoaderSettings, collection, embed_collection, torchrun_processes, feature_moments
 from suprank.models import Embedder
 collection.SHARD_ROWS = 2

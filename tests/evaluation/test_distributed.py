@@ -27,7 +27,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def alone():
     """What one process finds that knows of no others."""
-    return {"reports": worker.reports(0, 1), "gap": worker.gap(0, 1)}
+    return {"reports": worker.reports(0, 1), "gap": worker.gap(0, 1), "sets": worker.sets_of_several_sizes(0, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,13 @@ def test_every_process_finds_what_one_alone_finds(alone, together, world):
 def test_the_gap_is_the_same_on_any_number_of_processes(alone, together, world):
     for found in together[world]:
         np.testing.assert_array_equal(found["gap"], alone["gap"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_metric_brings_label_sets_of_several_sizes_together(alone, together, world):
+    for found in together[world]:
+        assert found["sets"] == pytest.approx(alone["sets"])
 
 
 @pytest.mark.slow

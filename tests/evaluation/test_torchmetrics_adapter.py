@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchmetrics import MetricCollection
 
-from suprank.evaluation import evaluate
+from suprank.evaluation import evaluate, torchmetrics_adapter
 from suprank.evaluation.torchmetrics_adapter import RetrievalMetrics
 
 KEYS = ["R@1", "AP", "mAP@R"]
@@ -328,3 +328,50 @@ def test_wrong_settings_are_refused_when_the_metric_is_made():
         RetrievalMetrics(ks=(0,))
     with pytest.raises(ValueError, match="Unexpected keyword arguments: `k`"):
         RetrievalMetrics(k=3)
+
+
+# Sets of labels, drawings, and how it shows itself
+
+
+def test_label_sets_of_any_size_are_those_of_evaluate():
+    embeddings, one = drawn()
+    sets = torch.stack([one, (one + torch.arange(40) % 3) % 7, torch.where(torch.arange(40) % 2 == 0, one, -1)], 1)[:, None]
+    expected = evaluate(embeddings, sets, per_query=True).means
+    metric = RetrievalMetrics()
+    metric.update(embeddings[:10], sets[:10], torch.arange(10))
+    metric.update(embeddings[5:], sets[5:].flip(-1), torch.arange(5, 40))  # five again, in another order
+    assert plain(metric.compute()) == expected
+    multi_hot = torch.zeros(40, 8, dtype=torch.bool).scatter(1, sets[:, 0].where(sets[:, 0] >= 0, 7), True)[:, None, :7]
+    assert plain(updated(RetrievalMetrics(), embeddings, multi_hot).compute()) == expected
+    mixed = RetrievalMetrics()
+    mixed.update(embeddings[:20], one[:20])
+    mixed.update(embeddings[20:], sets[20:])
+    alone = sets.where((torch.arange(40)[:, None, None] >= 20) | (torch.arange(3) == 0), -1)
+    assert plain(mixed.compute()) == evaluate(embeddings, alone).means
+    wrong = RetrievalMetrics()
+    wrong.update(embeddings[:10], sets[:10], torch.arange(10))
+    wrong.update(embeddings[:10], sets[10:20], torch.arange(10))
+    with pytest.raises(ValueError, match="came with different labels"):
+        wrong.compute()
+
+
+def test_it_draws_its_values():
+    pytest.importorskip("matplotlib").use("Agg")
+    embeddings, labels = drawn()
+    metric = updated(RetrievalMetrics(metrics=KEYS), embeddings, labels)
+    _, axes = metric.plot()
+    assert {text.get_text() for text in axes.get_legend().get_texts()} >= set(KEYS)
+    figure, _ = metric.plot([metric.compute(), metric.compute()])
+    assert figure is not None
+
+
+def test_repr_shows_what_was_given_and_how_many_items_there_are():
+    metric = updated(RetrievalMetrics(metrics=["AP"], decay=2.0), *drawn())
+    assert repr(metric) == "RetrievalMetrics(decay=2.0, metrics=['AP'], items=40)"
+    assert repr(RetrievalMetrics()) == "RetrievalMetrics(items=0)"
+
+
+def test_values_are_float32_where_the_device_has_no_float64(monkeypatch):
+    metric = updated(RetrievalMetrics(metrics=["AP"]), *drawn())
+    monkeypatch.setattr(torchmetrics_adapter, "_WITHOUT_FLOAT64", ("cpu",))
+    assert metric.compute()["AP"].dtype == torch.float32

@@ -140,6 +140,16 @@ def query_and_gallery(rank: int, world: int) -> Report:
     return metric.report()
 
 
+def sets_of_several_sizes(rank: int, world: int) -> dict[str, float]:
+    """Every process has sets of up to another number of labels, which the metric brings together."""
+    embeddings, labels = data()
+    metric = RetrievalMetrics(metrics=["R@1", "AP"])
+    mine = torch.arange(COUNT)[rank::world]
+    padding = torch.full((len(mine), labels.shape[1], rank), -1)
+    metric.update(embeddings[mine], torch.cat([labels[mine][..., None], padding], 2), mine)
+    return {key: value.item() for key, value in metric.compute().items()}
+
+
 def gap(rank: int, world: int) -> list[float]:
     embeddings, labels = data()
     return decomposability_gap(embeddings, labels, 64, "H-AP", memory_budget=SMALL).per_query.tolist()
@@ -175,6 +185,7 @@ def process(rank: int, world: int, folder: Path) -> None:
     (folder / str(world)).mkdir(exist_ok=True)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder / f'{world}.init'}", rank=rank, world_size=world)
     found = {"reports": reports(rank, world, folder / str(world)), "gap": gap(rank, world), "refusals": refusals(rank, world)}
+    found["sets"] = sets_of_several_sizes(rank, world)
     (folder / f"{world}.{rank}.pickle").write_bytes(pickle.dumps(found))
     torch.distributed.destroy_process_group()
 

@@ -120,6 +120,7 @@ def test_a_process_starts_safely_and_gets_its_part_of_the_machine(monkeypatch):
     assert {one["gpu"] for one in found} == {"3", "GPU-5"}
     for one in found:
         assert one["cuda"] == [False, False], "the server never touches CUDA"
+        assert one["start method"] is None, "the workers of a loader are forked, as in any program"
         assert one["safe"]
         assert one["PYTHONSAFEPATH"] is None, "code of the user's own may start Python too"
         assert one["threads"] == [str(cores), cores]

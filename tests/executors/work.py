@@ -73,6 +73,7 @@ def facts():
         "cuda": [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()],
         "modules": sorted(sys.modules),
         "main": getattr(sys.modules["__main__"], "__file__", None),
+        "start method": multiprocessing.get_start_method(allow_none=True),
         "safe": sys.flags.safe_path,
         "path": sys.path,
         "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),

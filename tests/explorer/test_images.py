@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from suprank import open_data
+from suprank.data import Manifest
 from suprank.data.images import BrokenImage
-from suprank.explorer.images import best_items, read_picture, shared_levels, unit_blocks
+from suprank.explorer.images import best_items, matching_rows, read_picture, shared_levels, unit_blocks
 from tests.explorer import runs
 
 
@@ -73,3 +74,36 @@ def test_a_shared_level_needs_all_coarser_levels_shared():
     theirs = np.array([[5, 2, 1], [6, 2, 1], [6, 3, 1], [5, 3, 1], [5, 2, 0], [-1, 2, 1], [-1, -1, -1]])
     assert shared_levels(own, theirs).tolist() == [3, 2, 1, 1, 0, 2, 0]
     assert shared_levels(np.array([[-1, -1, -1]]), theirs).tolist() == [0] * 7
+
+
+@pytest.fixture
+def birds():
+    columns = {
+        "path": [f"{row}.jpg" for row in range(5)],
+        "split": ["test", "test", "gallery", "gallery", "distractor"],
+        "label_kind": ["red jay", "blue jay", "red jay", "wren", None],
+        "label_family": ["Corvidae", "Corvidae", "Corvidae", "Troglodytidae", None],
+    }
+    return Manifest.from_columns(columns, root=".")
+
+
+def test_every_key_of_a_filter_must_match_by_one_of_its_names(birds):
+    for where, expected in (
+        ({}, [0, 1, 2, 3, 4]),
+        ({"family": ["Corvidae"]}, [0, 1, 2]),
+        ({"kind": ["wren", "blue jay"]}, [1, 3]),
+        ({"kind": ["red jay"], "split": ["gallery", "distractor"]}, [2]),
+    ):
+        assert np.flatnonzero(matching_rows(birds, where, "birds")).tolist() == expected
+
+
+def test_names_and_levels_that_no_item_has_are_refused_with_near_ones(birds):
+    with pytest.raises(ValueError, match="birds has no item with kind=red jai; the nearest names are red jay, blue jay"):
+        matching_rows(birds, {"kind": ["wren", "red jai"]}, "birds")
+    with pytest.raises(ValueError, match="birds has no item with family=x; the nearest names are Corvidae, Troglodytidae."):
+        matching_rows(birds, {"family": ["x"]}, "birds")
+    with pytest.raises(ValueError, match="birds has no level 'order'; choose from kind, family, split."):
+        matching_rows(birds, {"order": ["x"]}, "birds")
+    few = birds.take([0, 1])
+    with pytest.raises(ValueError, match="few has no item with kind=wren; the nearest names are blue jay, red jay."):
+        matching_rows(few, {"kind": ["wren"]}, "few")

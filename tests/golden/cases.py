@@ -67,7 +67,7 @@ _BY_NAME: dict[str, Callable[[torch.Tensor], losses.RetrievalLoss]] = {
             *("SupAP", "SupRecall", "SupHAP", "SupNDCG", "SupMRR"),
             *("SmoothAP", "SmoothRecall", "SmoothHAP", "SmoothNDCG", "SmoothMRR"),
             *("PairCalibration", "FastAP", "SoftBinAP", "TripletSemiHard", "DistanceWeightedTriplet"),
-            *("ContrastiveXBM", "ContrastiveKoLeo", "MultiSimilarity"),
+            *("ContrastiveXBM", "ContrastiveKoLeo", "KoLeo", "MultiSimilarity", "SupCon", "SigLIP", "Circle"),
         )
     },
     **{
@@ -84,6 +84,7 @@ _BY_NAME: dict[str, Callable[[torch.Tensor], losses.RetrievalLoss]] = {
     "SumOverLevels proxies": lambda tree: losses.SumOverLevels(
         [losses.ProxySoftmax(int(level.max()) + 1, DIM) for level in tree.T]
     ),
+    "Matryoshka": lambda tree: losses.Matryoshka(losses.roadmap(len(tree), DIM), (2, DIM)),
     "SimilarityMixup": lambda tree: losses.SimilarityMixup(losses.SupAP()),
     "Combined": lambda tree: losses.Combined(losses.SmoothNDCG(), losses.PairCalibration(), 0.3),
     "SupAP include_self": lambda tree: losses.SupAP(include_self=True),
@@ -146,7 +147,7 @@ def _fill_proxies(loss: torch.nn.Module) -> list[tuple[torch.nn.Parameter, bool]
         for number, parameter in enumerate(loss.parameters()):
             turned = parameter.ndim == 2 and parameter.shape[1] != DIM
             shape = tuple(reversed(parameter.shape)) if turned else tuple(parameter.shape)
-            values = torch.from_numpy(uniform(100 + number, *shape))
+            values = torch.as_tensor(uniform(100 + number, *shape))
             parameter.copy_(values.T if turned else values)
             found.append((parameter, turned))
     return found

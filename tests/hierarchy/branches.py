@@ -43,8 +43,8 @@ def write_branch(project, paths=BIRDS, *, name="final", excluded=(), extra=(), o
     groups = [(one, group.level, group.name, group.parent) for one, group in tree.groups.items()]
     groups += [(number, *one, None) for number, one in enumerate(extra, start=len(groups) + 1)]
     with project.transaction() as db:
-        row = (name, "final" if name == "final" else "annotator", f"token {name}", then)
-        branch = db.execute("INSERT INTO branch (name, kind, token, made) VALUES (?, ?, ?, ?)", row).lastrowid
+        row = (name, f"token {name}", then)
+        branch = db.execute("INSERT INTO branch (name, token, made) VALUES (?, ?, ?)", row).lastrowid
         for number, level, group, parent in sorted(groups, key=lambda row: -row[1]):  # parents before their groups
             row = (branch, number, level, group, parent, "open" if group in open_groups else "done")
             db.execute('INSERT INTO "group" (branch, id, level, name, parent, state) VALUES (?, ?, ?, ?, ?, ?)', row)

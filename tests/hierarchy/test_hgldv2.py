@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from suprank.cli.app import app
 from suprank.data import LabelTree
 from suprank.hierarchy import Project
-from suprank.hierarchy.adjudication import open_final_branch
-from suprank.hierarchy.review import open_branch
+from suprank.hierarchy.review import Mark, open_branch
+from suprank.hierarchy.tree import read_hierarchy
 from tests.hierarchy.review.small_project import tree
 from tests.hierarchy.review.web.annotator import Annotator
 
@@ -86,8 +86,7 @@ def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, par
     folder = tmp_path / "landmarks"
     run("new", folder, "--recipe", "hgldv2", "-q")
     run("types", folder, "--from-csv", f"index={LABELS}", "items.type=hierarchical_label", "-q")
-    run("embed", folder, "--encoder", "tfidf", "-q")
-    run("cluster", folder, "-k", 12, "--seeds", 1, "-q")
+    run("cluster", folder, "--encoder", "tfidf", "-k", 12, "--seeds", 1, "-q")
     project = Project(folder)
     anna, ben = (Annotator(project, open_branch(project, name)) for name in ("anna", "ben"))
     for who in (anna, ben):
@@ -99,14 +98,14 @@ def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, par
     figures = json.loads(run("agree", folder, "--json"))
     assert figures["aligned"]["percent"]["value"] == pytest.approx(76 / 77)  # the village; ruins only one has in a group
     assert "5 disagreements: 2 labels, 1 name, 2 parents" in run("agree", folder)
-    final = open_final_branch(project, "anna", "ben")
-    run("export", folder, "--out", tmp_path / "early", code=6)  # labels are unsettled
-    page = Annotator(project, final)
-    for kind in ("label", "name", "parent"):
-        while found := re.search(r'value="(first:(?!all|pair)[^"]*)"', page.get(f"/adjudicate?kind={kind}")):
-            page.press(found[1])
-    assert "All disagreements are resolved." in page.page
-
+    final = Annotator(project, open_branch(project, "final", source="anna", against="ben"))
+    assert re.findall(r'<span class="tag doubt"[^>]*>(.*?)</span>', final.get("/doubtful")) == [
+        "ben: settlement",
+        "ben: excluded: a state, not a kind",
+    ]
+    final.branch.apply(Mark(tuple(read_hierarchy(project, "final").groups), "done"))
+    assert "Nothing is doubtful" in final.get("/doubtful")
+    assert "\n1 error, 9 warnings\n" in run("export", folder, "--check", code=6)
     run("export", folder, "--out", tmp_path / "out", code=6)  # "ocean area " ends in a blank, as published
     run("export", folder, "--out", tmp_path / "out", "--force")
     with (tmp_path / "out" / "index_label_to_hierarchical.csv").open(newline="") as file:

@@ -1,23 +1,18 @@
-"""Lint: the flaws of the published H-GLDv2 labels, each check on a tree by hand, and findings that do not go by row order."""
+"""Lint: the flaws of the published H-GLDv2 labels, each check on a tree by hand, and the order of labels is of no matter."""
 
+import csv
 from itertools import combinations
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.data import LabelTree, Manifest
-from suprank.hierarchy.adjudication import Adjudication, open_final_branch
-from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.lint import LintTarget, format_findings, lint_project, lint_target, read_target, severity_counts
+from suprank.hierarchy.lint import format_findings, lint_project, lint_tree, severity_counts
 from suprank.hierarchy.lint.names import head, is_plural, singular
 from suprank.hierarchy.recipe import LintRecipe, read_recipe
 from suprank.hierarchy.tree import Hierarchy
-from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
-from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.branches import BIRDS, landmarks, plain, write_branch
 
 REAL = Path(__file__).parents[2] / "../shared/data/hgldv2_index_labels.csv"
@@ -44,15 +39,13 @@ def published():
         yield name.rstrip("*").replace("_", " "), "natural" if name.endswith("*") else "human-made", int(count)
 
 
-def make_target(paths, levels=("id", "group", "top"), **options):
-    given = {"unit": "items", "check_label_names": False, **options}
-    return LintTarget("a tree", Hierarchy.from_paths(paths, levels=levels, weights=given.pop("weights", None)), **given)
+def lint(paths, rules=None, levels=("id", "group", "top"), weights=None, **options):
+    return lint_tree(Hierarchy.from_paths(paths, levels=levels, weights=weights), rules or LintRecipe(), **options)
 
 
-def codes_and_names(paths, *codes, rules=None, **options):
+def codes_and_names(paths, *codes, **options):
     """(code, names) of the findings; only of these codes, where some are given."""
-    findings = lint_target(make_target(paths, **options), rules or LintRecipe())
-    return [(one.code, one.names) for one in findings if not codes or one.code in codes]
+    return [(one.code, one.names) for one in lint(paths, **options) if not codes or one.code in codes]
 
 
 def summaries(findings):
@@ -73,12 +66,10 @@ KNOWN = [
 ]
 
 
-def test_the_flaws_of_the_published_labels_are_found(tmp_path):
-    rows = ["landmark_id,hierarchical_label,natural_or_human_made"]
-    for name, kind, count in published():  # two rows for every 17 landmarks, as many as the smallest group has
-        rows += [f"{len(rows) + number},{name},{kind}" for number in range(2 * count // 17)]
-    (tmp_path / "index.csv").write_text("\r\n".join(rows))
-    findings = lint_target(read_target(tmp_path / "index.csv", recipe=HGLDV2), HGLDV2.lint)
+def test_the_flaws_of_the_published_labels_are_found():
+    # Two rows for every 17 landmarks, as many as the smallest group has.
+    rows = [(name, kind) for name, kind, count in published() for _ in range(2 * count // 17)]
+    findings = lint({str(number): row for number, row in enumerate(rows)}, HGLDV2.lint, HGLDV2.levels, unit="rows")
     assert summaries(findings) == KNOWN
     assert "'church' has 1,514 rows and 'stairs' 2, 757 : 1" in "\n".join(format_findings(findings))
     assert format_findings(findings)[0] == "1 error, 9 warnings"
@@ -86,7 +77,9 @@ def test_the_flaws_of_the_published_labels_are_found(tmp_path):
 
 @pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data, which is no part of the repository")
 def test_so_are_those_of_the_published_file_itself():
-    assert summaries(lint_target(read_target(REAL, recipe=HGLDV2), HGLDV2.lint)) == KNOWN
+    with REAL.open(newline="") as file:
+        rows = {row["landmark_id"]: (row[HGLDV2.levels[1]], row[HGLDV2.levels[2]]) for row in csv.DictReader(file)}
+    assert summaries(lint(rows, HGLDV2.lint, HGLDV2.levels)) == KNOWN
 
 
 def test_a_clean_tree_has_no_findings(tmp_path):
@@ -124,9 +117,9 @@ def test_siblings_overlap_by_their_words_and_by_the_recipe():
     assert codes_and_names(apart, rules=rules) == []  # not siblings
 
 
-def test_labels_that_name_a_sibling_are_told(tmp_path):
+def test_labels_that_name_a_sibling_are_told():
     paths = {"stave church": ("monastery", "t"), "wooden church": ("monastery", "t"), "abbey": ("monastery", "t")}
-    findings = lint_target(make_target({**paths, "dome": ("church", "t")}, compare_labels=True), LintRecipe(alike=1))
+    findings = lint({**paths, "dome": ("church", "t")}, LintRecipe(alike=1), strays=True)
     (overlap,) = [one for one in findings if one.code == "overlap"]
     assert "'monastery' holds 2 labels that say 'church', its sibling: 'stave church', 'wooden church'" in overlap.message
 
@@ -153,30 +146,9 @@ def test_groups_of_one_label_are_told_where_others_have_several():
     assert codes_and_names({"1": ("lake", "t"), "2": ("hill", "t"), "3": ("dam", "t")}, "single") == []
 
 
-def test_unsettled_labels_are_errors_in_the_final_branch_only(tmp_path):
-    project = plain(tmp_path / "p")
-    some = {text: path for text, path in BIRDS.items() if text not in ("teal", "wren")}
-    for name in ("anna", "final"):
-        write_branch(project, some, name=name, excluded={"teal": "unsettled"})
-    assert ("error", "unsettled", ("teal",)) in summaries(lint_project(project, "final"))
-    assert "unsettled" not in [one.code for one in lint_project(project, "anna")]
+def test_labels_without_a_place_are_warnings(tmp_path):
+    project = write_branch(plain(tmp_path / "p"), {text: path for text, path in BIRDS.items() if text != "wren"})
     assert ("warning", "unplaced", ("wren",)) in summaries(lint_project(project, "final"))
-
-
-def test_names_and_parents_that_await_adjudication_are_warnings(tmp_path):
-    project = two_branches(tmp_path / "p", ANNA, BEN)
-    open_final_branch(project, "anna", "ben")
-    found = [one for one in lint_project(project, "final") if one.code == "undecided"]
-    assert [(one.severity, one.names) for one in found] == [("warning", ("castle",)), ("warning", ("church | cathedral",))]
-    assert found[1].message == (
-        "supercategory: the annotators differ on 1 name, and nobody has decided: 'church | cathedral'; "
-        "see `suprank hierarchy agree --adjudicate`"
-    )
-    assert not [one for one in lint_project(project, "anna") if one.code == "undecided"]
-    adjudication = Adjudication(project)
-    for kind in ("name", "parent"):
-        adjudication.resolve([one.disagreement for one in adjudication.status().cases[kind]], "first")
-    assert not [one for one in lint_project(project, "final") if one.code == "undecided"]
 
 
 def test_a_verb_is_not_a_lone_plural():
@@ -210,51 +182,6 @@ def test_names_of_labels_are_left_alone_where_they_are_types_of_items(tmp_path):
     assert [one.code for one in lint_project(project, "final")] == ["one-child", "one-child"]
 
 
-def test_a_table_with_a_landmark_in_two_groups(tmp_path):
-    (tmp_path / "t.csv").write_text("id,group\n1,park\n2,lake\n1,lake\n2,lake\n3,\n")
-    read = read_target(tmp_path / "t.csv")
-    (error,) = lint_target(read, LintRecipe())
-    assert (error.code, error.names, error.message) == ("two-places", ("1",), "id '1' is in 'lake' and in 'park'")
-    assert read.tree.labels_by_text["3"].reason == "no group is named"
-    (tmp_path / "t.csv").write_text("id,group\n1\n")
-    with pytest.raises(MalformedError, match="t.csv:2: 1 cells; expected 2"):
-        read_target(tmp_path / "t.csv")
-    with pytest.raises(ValueError, match="two or more different levels; these are id"):
-        read_target(tmp_path / "t.csv", levels=["id"])
-    with pytest.raises(FileNotFoundError, match="there is no file"):
-        read_target(tmp_path / "none.csv")
-
-
-def test_trees_and_manifests_are_read_alike(tmp_path):
-    columns = {"path": ["a", "b", "c", "d"], "split": ["train"] * 4, "label_s": ["blue  jay", "crow", "wren", "crow"]}
-    manifest = Manifest.from_columns(columns | {"label_f": ["C", "C", "T", "C"]}, root=tmp_path)
-    manifest.save(tmp_path / "m.parquet")
-    manifest.to_tree().save(tmp_path / "t.json")
-    for name in ("m.parquet", "t.json"):
-        read = read_target(tmp_path / name)
-        assert summaries(lint_target(read, LintRecipe())) == [("error", "blanks", ("blue  jay",))]
-        assert {label.text: label.weight for label in read.tree.labels.values()} == {"blue  jay": 1, "crow": 2, "wren": 1}
-    two = Manifest.from_columns(columns | {"label_f": ["C", "C", "T", "T"]}, root=tmp_path)
-    two.save(tmp_path / "two.csv")
-    assert ("error", "two-places", ("crow",)) in summaries(lint_target(read_target(tmp_path / "two.csv"), LintRecipe()))
-    (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(MalformedError, match="broken.json is not a label tree"):
-        read_target(tmp_path / "broken.json")
-    with pytest.raises(ValueError, match="names its levels itself"):
-        read_target(tmp_path / "t.json", levels=["a", "b"])
-
-
-def test_a_tree_with_empty_classes_and_missing_parents(tmp_path):
-    tree = LabelTree(
-        ("s", "f", "o"), (("jay",), ("C", "T"), ("song",)), (np.array([0]), np.array([0, -1])), (np.array([3]),) * 3
-    )
-    tree = LabelTree(tree.levels, tree.names, tree.parents, (np.array([3]), np.array([3, 0]), np.array([3])))
-    tree.save(tmp_path / "t.json")
-    codes = summaries(lint_target(read_target(tmp_path / "t.json"), LintRecipe()))
-    assert ("error", "empty", ("T",)) in codes
-    assert ("error", "no-parent", ("T",)) in codes
-
-
 names = st.sampled_from(["park", "parks", "Park", "lake ", "castle / fort", "church", "stave church", ""])
 rows = st.lists(
     st.tuples(st.integers(0, 6).map(str), names, st.sampled_from(["natural", "human-made", ""])), min_size=1, max_size=14
@@ -263,12 +190,9 @@ rows = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(rows.flatmap(lambda some: st.tuples(st.just(some), st.permutations(some))))
-def test_the_order_of_rows_is_of_no_matter(tmp_path_factory, both):
-    folder = tmp_path_factory.mktemp("rows")
-    seen = []
-    for order in both:
-        (folder / "t.csv").write_text("\n".join(["id,group,top", *(",".join(row) for row in order)]))
-        seen.append(lint_target(read_target(folder / "t.csv"), HGLDV2.lint))
+def test_the_order_of_labels_is_of_no_matter(both):
+    first = {label: groups for label, *groups in both[0]}
+    seen = [lint({label: first[label] for label, *_ in order}, HGLDV2.lint) for order in both]
     assert seen[0] == seen[1]
     assert severity_counts(seen[0])[0] == sum(one.severity == "error" for one in seen[0])
 

@@ -34,14 +34,6 @@ def test_missing_labels_are_listed(tmp_path):
         given.lookup([(f"x{n}", f"x{n}") for n in range(30)])
 
 
-def test_rows_in_npy_have_their_labels_in_a_text_file_beside(tmp_path):
-    np.save(tmp_path / "v.npy", ROWS)
-    with pytest.raises(FileNotFoundError, match="needs its labels, one per line, in .*v.txt"):
-        PrecomputedVectors(tmp_path / "v.npy")
-    (tmp_path / "v.txt").write_text("\ufeffa\nb\nocean area \n", encoding="utf-8")
-    assert PrecomputedVectors(tmp_path / "v.npy").lookup([("x", "ocean area "), ("a", "a")]).tolist() == ROWS[[2, 0]].tolist()
-
-
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [

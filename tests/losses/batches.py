@@ -82,7 +82,11 @@ LOSSES: dict[str, Callable[[Tensor, int], RetrievalLoss]] = {
     "TripletSemiHard": lambda tree, dim: losses.TripletSemiHard(margin=0.3),
     "DistanceWeightedTriplet": lambda tree, dim: losses.DistanceWeightedTriplet(),
     "SupCon": lambda tree, dim: losses.SupCon(),
+    "SigLIP": lambda tree, dim: losses.SigLIP(),
+    "Circle": lambda tree, dim: losses.Circle(),
     "ContrastiveXBM": lambda tree, dim: losses.ContrastiveXBM(),
+    "KoLeo (R)": lambda tree, dim: losses.Combined(SupAP(), losses.KoLeo()),
+    "Matryoshka": lambda tree, dim: losses.Matryoshka(roadmap(len(tree), dim), (2, dim)),
     "IRT_R": lambda tree, dim: losses.ContrastiveKoLeo(),
     "MultiSimilarity": lambda tree, dim: losses.MultiSimilarity(),
     "CrossEntropy": lambda tree, dim: losses.CrossEntropy(len(tree), dim),
@@ -95,7 +99,7 @@ LOSSES: dict[str, Callable[[Tensor, int], RetrievalLoss]] = {
     "ΣNSM": lambda tree, dim: SumOverLevels([ProxySoftmax(int(column.max()) + 1, dim) for column in tree.T]),
 }
 PROXIES_ONLY = ("ProxySoftmax", "CrossEntropy", "ProxyNCA", "ProxyAnchor", "ArcFace", "CosFace", "CSL", "ΣNSM")
-WITH_PROXIES = (*PROXIES_ONLY, "ROADMAP", "HAPPIER")
+WITH_PROXIES = (*PROXIES_ONLY, "ROADMAP", "HAPPIER", "Matryoshka")
 RANDOM = ("BlackBoxAP", "DistanceWeightedTriplet", "mixed SupAP")
 
 

@@ -8,7 +8,8 @@ from torch.nn.functional import normalize
 
 from suprank.evaluation import evaluate
 from suprank.losses import ProxySoftmax, RankLoss, RetrievalBatch, SimilarityMixup, SupAP, SupHAP, skip_value_checks
-from suprank.losses.rank_measures import HAPMeasure
+from suprank.losses.batch import unit_vectors_and_lengths
+from suprank.losses.surrogate import HAPMeasure
 from suprank.ranking import IGNORED, heaviside
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, DIM, batch, rows
@@ -145,6 +146,15 @@ def test_large_and_small_embeddings_have_the_scores_of_their_directions():
     )
     mixed = embeddings * torch.tensor([1e-36, 1e-30, 1e-20, 1.0, 1e12, 1e25, 1e37])[:, None]
     torch.testing.assert_close(RetrievalBatch.from_embeddings(mixed, labels).scores, expected)
+
+
+def test_devices_without_float64_have_the_same_lengths(monkeypatch):
+    monkeypatch.setattr("suprank.losses.batch._WITHOUT_FLOAT64", {"cpu"})
+    vectors = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [[1e-30], [1e-3], [1.0], [1e30], [0.0]]
+    )
+    expected = vectors.double().norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(unit_vectors_and_lengths(vectors)[1].double(), expected, rtol=1e-6, atol=0)
 
 
 def test_a_short_embedding_turns_as_its_direction_does():

@@ -131,7 +131,7 @@ def test_parts_that_log_under_one_name_both_reach_the_log():
 
 class Infinite(RetrievalLoss):
     def means(self, batch):
-        return [QueryMean(-(batch.scores - batch.scores).sum().log(), 1)]
+        return [QueryMean(-(batch.scores - batch.scores).sum(-1).log())]
 
 
 def test_a_part_without_weight_adds_nothing_even_if_it_is_infinite():

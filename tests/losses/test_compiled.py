@@ -4,16 +4,15 @@ import pytest
 import torch
 
 from suprank.losses import PairCalibration, RetrievalLoss, SumOverLevels, SupAP, happier, roadmap
-from suprank.losses.surrogate import SupLossOptions
 
 LABELS = torch.arange(32)[:, None] // torch.tensor([4, 16])
 
 
-def losses(**options: SupLossOptions) -> dict[str, RetrievalLoss]:
+def losses(using=None) -> dict[str, RetrievalLoss]:
     return {
-        "ROADMAP of pairs": roadmap(decomposability=PairCalibration(), **options),
-        "HAPPIER": happier(8, 16, **options),
-        "sum over levels": SumOverLevels([SupAP(**options), SupAP(**options)]),
+        "ROADMAP of pairs": roadmap(decomposability=PairCalibration(), using=using),
+        "HAPPIER": happier(8, 16, using=using),
+        "sum over levels": SumOverLevels([SupAP(using=using), SupAP(using=using)]),
     }
 
 

@@ -36,9 +36,9 @@ from suprank.losses import (
     skip_value_checks,
     suggest_tau,
 )
-from suprank.losses.rank_measures import APMeasure, MRRMeasure, NDCGMeasure
 from suprank.losses.replay import refusing_to_wait
 from suprank.losses.score_batch import MOST_LEVELS, ScoreBatch
+from suprank.losses.surrogate import APMeasure, MRRMeasure, NDCGMeasure
 from suprank.ranking import heaviside
 from tests import reference
 from tests.losses import batches

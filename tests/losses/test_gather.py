@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from suprank.data import BalancedBatchSampler
-from suprank.losses import gather, roadmap
+from suprank.losses import EmbeddingMemory, SupAP, gather, roadmap
 from suprank.losses.gather import _DTYPES, _Gather
 from tests.losses import worker
 from tests.training.runs import two_ranks
@@ -69,6 +69,29 @@ def test_equal_parts_have_shorter_ways_to_the_same_gradient(alone, together, wor
     torch.testing.assert_close(mean, alone["SupAP"]["loss"], rtol=1e-12, atol=0)
     for one in found:
         check_same(one["gradients"], alone["SupAP"]["gradients"])
+
+
+@needs_gloo
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_wrapped_loss_gathers_by_itself(alone, together, world):
+    for found in (one["wrapped"] for one in together[world]):
+        torch.testing.assert_close(found["loss"], alone["roadmap"]["loss"], rtol=1e-12, atol=0)
+        check_same(found["gradients"], alone["roadmap"]["gradients"])
+
+
+def test_a_wrapped_loss_of_one_process_is_the_loss_with_its_arguments_log_and_parameters():
+    loss, embeddings = roadmap(3, 4), torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    labels, ids = torch.arange(6) // 2, torch.arange(6)
+    for options in ({}, {"ref_emb": embeddings.flip(0), "ref_labels": labels.flip(0), "ids": ids, "ref_ids": ids.flip(0)}):
+        wrapped = gather(loss)
+        assert torch.equal(wrapped(embeddings, labels, **options), loss(embeddings, labels, **options))
+        assert wrapped.log is loss.log
+    assert [*wrapped.parameters()] == [*loss.parameters()]
+    relevance = (labels[:, None] == labels).float()
+    assert torch.equal(gather(SupAP())(embeddings, relevance=relevance), SupAP()(embeddings, relevance=relevance))
+    memory = gather(EmbeddingMemory(9, 4, loss=SupAP()))
+    assert memory(embeddings, labels, ids=ids).isfinite()
+    assert len(memory.loss) == 6
 
 
 @needs_gloo

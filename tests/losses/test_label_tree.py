@@ -84,7 +84,7 @@ def test_nothing_is_looked_at_where_values_are_not(monkeypatch):
     with skip_value_checks():
         SupHAP()(EMBEDDINGS, TREE.flip(1))
     loss, looks = SupHAP(), []
-    monkeypatch.setattr("suprank.losses.batch.classes_with_two_parents", lambda *columns: looks.append(1) or columns[0][:0])
+    monkeypatch.setattr("suprank.losses.base.label_tree_error", looks.append)
     for _ in range(50):
         loss(EMBEDDINGS, TREE)
     assert len(looks) == 10, "a GPU is made to wait by the first batches only"
@@ -138,4 +138,4 @@ def test_a_batch_without_positives_is_not_looked_at_where_values_are_not_or_afte
         old(EMBEDDINGS, ALONE // 2)
     warnings.simplefilter("error")
     old(EMBEDDINGS, ALONE)
-    assert [loss._positives_checked for loss in (trusting, compiled, old)] == [0, 0, 10]
+    assert [loss._batches_checked["positives"] for loss in (trusting, compiled, old)] == [0, 0, 10]

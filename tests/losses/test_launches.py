@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
-from suprank.losses import SupAP, SupHAP, SupNDCG, SupRecall, decomposability, happier, roadmap, unit_vectors
+from suprank.losses import SupAP, SupHAP, SupNDCG, SupRecall, decomposability, happier, roadmap
+from suprank.losses import batch as losses_batch
 from suprank.ranking import seam
 from suprank.ranking.gpu import batch
 from suprank.ranking.gpu.pairs import fused
@@ -38,7 +39,7 @@ def as_on_a_gpu(monkeypatch):
     counter = Launches()
     monkeypatch.setattr(seam, "DEVICES", {"meta"})
     monkeypatch.setattr(batch, "_launch", lambda kernel, *_, **__: counter.names.append(kernel))
-    for module in (decomposability, unit_vectors):
+    for module in (decomposability, losses_batch):
         monkeypatch.setattr(module, "without_autocast", lambda _: nullcontext())  # "meta" has no autocast
     monkeypatch.setattr(torch.Tensor, "item", lambda _: 0.0)
     monkeypatch.setattr(batch, "_prefix", lambda *_: None)  # made once
@@ -60,7 +61,7 @@ def as_on_a_gpu(monkeypatch):
 def test_a_step_at_a_batch_of_256_launches_few_kernels(as_on_a_gpu, make, most):
     loss = make(using=fused).to("meta")
     for part in loss.modules():
-        part._label_trees_checked = part._positives_checked = 10  # as from the eleventh batch on
+        part._batches_checked = {"label tree": 10, "positives": 10}  # as from the eleventh batch on
     as_on_a_gpu.names.clear()  # what a constructor checks
     with FakeTensorMode(allow_non_fake_inputs=True):
         embeddings = torch.empty(256, 512, device="meta", requires_grad=True)

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.losses import PairCalibration, SupAP, SupHAP
+from suprank.losses import PairCalibration, ProxySoftmax, SupAP, SupCon, SupHAP, roadmap
 from suprank.losses.memory import EmbeddingMemory
 from suprank.ranking import chunked
 from tests import reference
-from tests.losses.batches import DIM, RANK_LOSSES, batch, rows, slow_loss_of_lists
+from tests.losses.batches import DIM, RANK_LOSSES, batch, gradient_of, rows, slow_loss_of_lists
 from tests.ranking.random_rankings import SOME
 
 ITEM_LOSSES = {name: RANK_LOSSES[name] for name in ("SupAP", "SupHAP", "SmoothNDCG")} | {"PairCalibration": PairCalibration}
@@ -247,13 +247,13 @@ def test_a_loss_against_a_memory_equals_the_equation_on_its_items(name):
 @pytest.mark.parametrize(
     ("call", "fragments"),
     [
-        (lambda: EmbeddingMemory(0, 2, 1), ["size=0", "1 or more"]),
+        (lambda: EmbeddingMemory(0, 2, 1), ["size=0"]),
         (lambda: EmbeddingMemory(4, 0, 1), ["dim=0"]),
         (lambda: EmbeddingMemory(4, 2, -1), ["levels=-1"]),
     ],
 )
 def test_a_memory_without_room_is_refused(call, fragments):
-    with pytest.raises(ValueError, match="must be 1 or more") as raised:
+    with pytest.raises(ValueError, match="must be a whole number from 1 on") as raised:
         call()
     assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
 
@@ -370,3 +370,74 @@ def test_a_memory_of_60_000_is_ranked_in_bounded_memory_and_agrees_with_float64(
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
     slope = leaf.grad[:few].double() * images / few
     assert (slope - alone.grad).norm() < 2e-3 * alone.grad.norm()
+
+
+# A loss with a memory
+
+
+def by_hand(loss, memory, embeddings, labels, ids, weight):
+    memory.add(embeddings, labels, ids)
+    items = memory.contents()
+    against = loss(embeddings, labels, ref_emb=items.embeddings, ref_labels=items.labels, ids=ids, ref_ids=items.ids)
+    return (1 - weight) * loss(embeddings, labels) + weight * against
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0])
+def test_a_wrapped_loss_is_that_of_the_batch_and_of_the_memory(weight):
+    loss = roadmap(decomposability=PairCalibration())
+    criterion, memory = EmbeddingMemory(20, DIM, 3, loss=loss, weight=weight), EmbeddingMemory(20, DIM, 3)
+    for seed in (1, 2, 3):  # each image comes again in the next batch
+        embeddings, labels = batch("three levels", seed=seed, dtype=torch.float32)
+        ids = torch.arange(8) + 4 * seed
+        leaf, other = embeddings.clone().requires_grad_(), embeddings.clone().requires_grad_()
+        value, expected = criterion(leaf, labels, ids), by_hand(loss, memory, other, labels, ids, weight)
+        torch.testing.assert_close(value, expected)
+        value.backward()
+        expected.backward()
+        torch.testing.assert_close(leaf.grad, other.grad)
+    assert set(criterion.log) == {"SupAP", "PairCalibration", "queries_without_positives", "against memory", "loss"}
+    assert f"weight={weight}" in repr(criterion)
+
+
+def test_without_ids_every_row_is_an_image_and_the_query_is_left_out():
+    criterion, memory = EmbeddingMemory(12, DIM, loss=SupAP()), EmbeddingMemory(12, DIM)
+    for seed in (1, 2, 3):
+        embeddings, labels = batch("unequal classes", seed=seed, dtype=torch.float32)
+        ids = torch.arange(7) + 7 * seed
+        torch.testing.assert_close(criterion(embeddings, labels), by_hand(SupAP(), memory, embeddings, labels, ids, 0.5))
+    with pytest.raises(ValueError, match="ids were given at some calls and not at others"):
+        criterion(embeddings, labels, ids)
+
+
+def test_a_wrapped_loss_against_the_memory_alone_is_pytorch_metric_learnings():
+    from pytorch_metric_learning.losses import CrossBatchMemory, SupConLoss
+
+    ours = EmbeddingMemory(16, DIM, loss=SupCon(), weight=1.0)
+    theirs = CrossBatchMemory(SupConLoss(), DIM, memory_size=16)
+    for seed in range(4):
+        embeddings, labels = batch("unequal classes", seed=seed, dtype=torch.float32)
+        torch.testing.assert_close(gradient_of(ours, embeddings, labels), gradient_of(theirs, embeddings, labels))
+
+
+def test_the_parameters_of_a_wrapped_loss_are_trained_and_saved_with_the_memory():
+    criterion = EmbeddingMemory(20, DIM, loss=roadmap(6, DIM))
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    criterion(embeddings.requires_grad_(), labels, torch.arange(7)).backward()
+    assert all(parameter.grad is not None for parameter in criterion.parameters())
+    fresh = EmbeddingMemory(20, DIM, loss=roadmap(6, DIM))
+    fresh.load_state_dict(criterion.state_dict())
+    assert torch.equal(fresh(embeddings, labels, torch.arange(7)), criterion(embeddings, labels, torch.arange(7)))
+
+
+def test_what_a_memory_cannot_wrap_or_be_called_with_is_refused():
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    with pytest.raises(TypeError, match="loss is a MSELoss, but must be a loss of suprank that compares images"):
+        EmbeddingMemory(4, DIM, loss=torch.nn.MSELoss())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="loss is a ProxySoftmax"):
+        EmbeddingMemory(4, DIM, loss=ProxySoftmax(4, DIM))
+    with pytest.raises(ValueError, match="weight=2 must be between 0 and 1"):
+        EmbeddingMemory(4, DIM, loss=SupAP(), weight=2)
+    with pytest.raises(TypeError, match="this memory has no loss to call; make it with loss=SupAP"):
+        EmbeddingMemory(4, DIM)(embeddings, labels)
+    with pytest.raises(ValueError, match="ids are missing, but with per_item each image has the place of its id"):
+        EmbeddingMemory(9, DIM, loss=SupAP(), per_item=True)(embeddings, labels)

@@ -3,6 +3,8 @@
 import math
 import pickle
 from dataclasses import fields
+from functools import partial
+from inspect import signature
 from typing import Any, Unpack
 
 import pytest
@@ -11,15 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.losses import (
+    Combined,
     RankLoss,
     RetrievalBatch,
     SmoothAP,
     SmoothHAP,
     SupAP,
     SupHAP,
+    SupMRR,
     SupNDCG,
     SupRecall,
     happier,
+    roadmap,
+    rod_ndcg,
+    rod_recall,
 )
 from suprank.ranking import Sigmoid, SupStep, chunked, definition
 from suprank.ranking.steps import SupStepOptions
@@ -324,10 +331,22 @@ def test_a_new_rank_loss_is_a_measure_of_a_few_lines_and_trains():
 
 
 def test_the_parameters_of_the_step_are_those_of_sup_step_with_its_defaults():
-    assert set(SupStepOptions.__annotations__) == {field.name for field in fields(SupStep)}
-    for make in SUP.values():
-        assert make().minus == SupStep()
+    names = {field.name for field in fields(SupStep)}
+    assert set(SupStepOptions.__annotations__) == names
+    other = {"tau": 0.02, "rho": 3.0, "delta": 0.2, "jump": 0.25, "value_at_delta": 1.5}
+    combined = (roadmap, rod_recall, happier, rod_ndcg)
+    for make in (*SUP.values(), SupMRR, *(partial(one, 4, 8) for one in combined)):
+        assert names <= set(signature(make).parameters), make
+        for found, step in ((make(), SupStep()), (make(**other), SupStep(**other))):
+            loss = found.surrogate if isinstance(found, Combined) else found
+            assert loss.minus == step
+            assert all(f"{name}={getattr(step, name)}" in repr(loss) for name in names)
     assert SmoothAP().plus == Sigmoid()
+    for make in (*SUP.values(), SupMRR):
+        assert make.__doc__ is not None
+        own = set(signature(make).parameters) - {"include_self", "using"}
+        assert all(f"`{name}`" in make.__doc__ for name in own), make
+    assert torch.equal(SupRecall(ks=10)(*batch("three levels")), SupRecall(ks=[10])(*batch("three levels")))
 
 
 def test_an_implementation_is_named_by_a_string_or_given():

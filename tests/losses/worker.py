@@ -60,13 +60,17 @@ def own_rows(values: Tensor, counts: tuple[int, ...], rank: int) -> Tensor:
     return values.split(list(counts))[rank]
 
 
-def together(name: str, counts: tuple[int, ...], rank: int, *, equal_sizes: bool = False) -> dict[str, Any]:
-    """The same by a process with a part of the batch, with DDP."""
+def together(
+    name: str, counts: tuple[int, ...], rank: int, *, equal_sizes: bool = False, wrapped: bool = False
+) -> dict[str, Any]:
+    """The same by a process with a part of the batch, with DDP; `wrapped`: by a loss that gathers."""
     model, criterion = DistributedDataParallel(network()), loss_module(name)
     modules = [model, DistributedDataParallel(criterion) if list(criterion.parameters()) else criterion]
     own, labels = (own_rows(values, counts, rank) for values in (inputs(), LOSSES[name][1]))
-    embeddings, labels = gather(model(own), labels, equal_sizes=equal_sizes)
-    loss = modules[1](embeddings, labels)
+    if wrapped:
+        loss = gather(modules[1], equal_sizes=equal_sizes)(model(own), labels)
+    else:
+        loss = modules[1](*gather(model(own), labels, equal_sizes=equal_sizes))
     loss.backward()
     return {"loss": loss.detach(), "gradients": parameter_gradients(*modules)}
 
@@ -170,6 +174,7 @@ def process(rank: int, world: int, folder: Path) -> None:
         "own queries": own_queries(rank, world),
         "random losses": random_losses(PARTS[world][1], rank),
         "equal sizes": together("SupAP", PARTS[world][0], rank, equal_sizes=True),
+        "wrapped": together("roadmap", PARTS[world][1], rank, wrapped=True),
         "trained": {(name, counts): together(name, counts, rank) for name in LOSSES for counts in PARTS[world]},
     }
     if world == 2:

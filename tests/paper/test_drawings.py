@@ -10,12 +10,15 @@ from matplotlib.table import Table
 from matplotlib.text import Text
 from sklearn.metrics import average_precision_score
 
-from suprank.paper.drawings import DRAWINGS
-from suprank.paper.drawings.batches import TOY
-from suprank.paper.drawings.rankings import LESS_SEVERE, MORE_SEVERE, shared_levels
+from docs.drawings import ILLUSTRATIONS
+from docs.drawings.batches import TOY
+from docs.drawings.rankings import LESS_SEVERE, MORE_SEVERE, shared_levels
+from suprank.paper.contents import contents
+from suprank.paper.curves import CURVES
 from suprank.ranking import at_least, average_precision, heaviside, hierarchical_average_precision, ranks
 
 FINE = 3
+DRAWINGS = CURVES | ILLUSTRATIONS
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,12 @@ def texts(figure):
 
 def written(drawing):
     return [text.get_text() for text in texts(drawing.figure)]
+
+
+def test_every_drawing_of_the_paper_is_there():
+    kinds = {label: item.kind for label, item in contents().items()}
+    assert {label for label, kind in kinds.items() if kind == "drawing"} == set(CURVES)
+    assert {label for label, kind in kinds.items() if kind == "illustration"} == set(ILLUSTRATIONS)
 
 
 # The captions

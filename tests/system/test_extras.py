@@ -62,7 +62,7 @@ def test_extras_include_each_other():
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
         "vision": "datasets simplejpeg",
-        "train": "pytorch-metric-learning torchmetrics",
+        "train": "lightning torchmetrics",
         "all": "accelerate datasets mteb open-clip-torch sentence-transformers",
         "export": "onnx onnxruntime onnxscript webdataset",
         "ray": "ray",
@@ -77,7 +77,6 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
     "demo": ("demo", "--data", "m.parquet", "--out", "d"),
     "embed": ("embed", "model", "m.parquet", "--out", "f"),
     "explore": ("explore", "e"),
-    "hierarchy embed": ("hierarchy", "embed", "p"),
     "hierarchy review": ("hierarchy", "review", "p", "--annotator", "anna"),
     "models": ("models", "create", "test_resnet.untrained", "--out", "n"),
     "models export": ("models", "export", "model", "--out", "m.pt2"),
@@ -95,7 +94,6 @@ typer.main.get_command = functools.cache(typer.main.get_command)  # or else 0.08
 SUFFICE = {  # calls of the verbs that do something small
     "hierarchy": [
         ("hierarchy", "new", "q", "--labels", "labels.txt"),
-        ("hierarchy", "embed", "q", "-q"),
         ("hierarchy", "cluster", "q", "-q"),
         ("hierarchy", "status", "q"),
         ("hierarchy", "export", "p", "--out", "o"),
@@ -124,6 +122,7 @@ SUFFICE = {  # calls of the verbs that do something small
     "export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
 }
 IN_PYTHON = {package: f"import {package}" for package in PACKAGES}
+IN_PYTHON["suprank.data"] += "; suprank.data.Manifest"
 IN_PYTHON["suprank.evaluation.runs"] += "; suprank.evaluation.runs.Qrels.from_dict({1: {2: 1}})"
 IN_PYTHON["suprank.explorer"] += "; suprank.explorer.Index"
 IN_PYTHON["suprank.models"] += "; suprank.models.Embedder"

@@ -75,6 +75,8 @@ BY_HAND = {
     "blackbox-ap": ({"interpolation": 40.0, "margin": 0.5, "include_self": True}, losses.BlackBoxAP),
     "triplet-sh": ({"margin": 0.4}, losses.TripletSemiHard),
     "triplet-dw": ({"margin": 0.4, "cutoff": 1.2, "farthest": 1.5}, losses.DistanceWeightedTriplet),
+    "siglip": ({"scale": 5.0, "bias": -3.0}, losses.SigLIP),
+    "circle": ({"margin": 0.2, "scale": 20.0}, losses.Circle),
     "supcon": ({"temperature": 0.3}, losses.SupCon),
     "contrastive-xbm": ({"margin": 0.2}, losses.ContrastiveXBM),
     "irt-r": ({"margin": 0.2, "entropy_weight": 0.3}, losses.ContrastiveKoLeo),

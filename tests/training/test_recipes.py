@@ -8,7 +8,6 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-import torch
 
 from suprank.data.manifest import Manifest
 from suprank.evaluation.metrics import default_metrics
@@ -71,18 +70,8 @@ def test_every_loss_is_a_method_that_says_its_whole_table():
     assert {tables["loss"]["name"] for tables in named.values()} == set(loss_specs())
     for method, tables in named.items():
         assert set(tables) <= {"loss", "memory", "proxies"}, method  # what belongs to the data or the network is the preset's
-        assert not tables.get("proxies") or method == "cross-entropy", method  # whose classifier is no set of proxies
+        assert not tables.get("proxies") or method in ("cross-entropy", "siglip"), method  # whose parameters are no proxies
         assert ("proxies" in tables) == parse_loss(tables["loss"]).has_proxies, method
-
-
-def test_the_losses_of_pytorch_metric_learning_are_named_and_no_others():
-    wrapped = {"MultiSimilarity", "ProxyAnchor", "CosFace"}
-    fine = torch.arange(6)
-    for method, file in METHODS.items():
-        config = read_recipe(f"glyphs/{method}").loss
-        theirs = type(config.build(torch.stack([fine, fine // 2], -1), 8)).__name__ in wrapped
-        assert ("pytorch-metric-learning's)" in config.description()) == theirs, method
-        assert ("The loss is pytorch-metric-learning's" in header(file.read_text(encoding="utf-8"))) == theirs, method
 
 
 @pytest.mark.parametrize("preset", PRESETS)

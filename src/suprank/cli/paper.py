@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.compare import On
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,10 @@ def paper(
         bool, typer.Option("--small", help="Use small sets, which are drawn, in place of the paper's datasets.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each recipe, with run.seed=0,1,...")] = 1,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; elsewhere as many as fit")
+    ] = None,
+    on: On = "local",
     method: Annotated[
         list[str] | None, typer.Option(metavar="METHOD", help="Train only this method of the tables, repeatable.")
     ] = None,
@@ -58,10 +62,11 @@ def paper(
 
     \b
     suprank paper                                                   # all labels
-    suprank paper fig:smooth_rank fig:sup_dif_ap_hap --out figures
+    suprank paper fig:smooth_rank tab:compa_bounds --out figures
     suprank paper tab:compa_ranking_losses --small --out small      # on images that are drawn here
     suprank paper tab:main_sop_inat --data datasets --out runs --plan
     suprank paper tab:main_sop_inat --data datasets --out runs --seeds 3 --jobs 4 batch.chunk=64
+    suprank paper tab:main_sop_inat --data /shared/datasets --out /shared/runs --seeds 3 --on ray
     """
     with terminal.plain_errors("fewer --jobs"):
         from suprank.experiments.methods import split_arguments
@@ -97,7 +102,7 @@ def paper(
         if out is None:
             raise ValueError(f"name a folder for what is written: suprank paper {' '.join(labels)} --out DIR")
         with explain_stop(out):
-            result = reproduction.run(executor=Executor(jobs=jobs), collect=collect, display=CommandDisplay(quiet=quiet))
+            result = reproduction.run(executor=Executor(on, jobs), collect=collect, display=CommandDisplay(quiet=quiet))
         for table in result.tables:
             print_paper_table(table)
         for fact in result.facts:

@@ -5,11 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from suprank.system.extras import explain_missing_extra
 
-with explain_missing_extra(__name__):
-    from suprank.data.manifest import Manifest
-    from suprank.data.splits import class_folds, holdout_classes
-    from suprank.data.tree import LabelTree
-
 if TYPE_CHECKING:
     from suprank.data.cached_images import InMemoryImages
     from suprank.data.check import ManifestReport, check_manifest
@@ -17,9 +12,12 @@ if TYPE_CHECKING:
     from suprank.data.datasets import ImageBatch, ImageDataset, ImageItem, collate
     from suprank.data.export import export_manifest
     from suprank.data.images import BrokenImage, BrokenImageError
+    from suprank.data.manifest import Manifest
     from suprank.data.members import UnreadableArchiveError
     from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
+    from suprank.data.splits import class_folds, holdout_classes
     from suprank.data.transforms import PRESETS, Normalize, eval_transform, min_short_side, train_transform
+    from suprank.data.tree import LabelTree
 
 __all__ = [
     "PRESETS",
@@ -47,8 +45,12 @@ __all__ = [
     "train_transform",
 ]
 
-# Imported when first used, because torch and torchvision take a second or more; a manifest needs neither.
+# Imported when first used: torch and torchvision take a second or more, and a manifest needs neither; samplers need torch and
+# numpy alone, and no extra.
 _LAZY = {
+    "manifest": ["Manifest"],
+    "splits": ["class_folds", "holdout_classes"],
+    "tree": ["LabelTree"],
     "members": ["UnreadableArchiveError"],
     "check": ["ManifestReport", "check_manifest"],
     "datasets": ["ImageBatch", "ImageDataset", "ImageItem", "collate"],

@@ -108,6 +108,11 @@ class InMemoryImages(ImageDataset):
         return images
 
     @property
+    def is_transformed(self) -> bool:
+        """Whether an access only copies what is stored, for which a loader needs no processes."""
+        return self.transform is _unchanged
+
+    @property
     def nbytes(self) -> int:
         """The size of all pixels in bytes."""
         return len(self.pixels)

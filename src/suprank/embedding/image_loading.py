@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from suprank.data import transforms
+from suprank.data.cached_images import InMemoryImages
 from suprank.data.contents import content_digest
 from suprank.data.datasets import ImageBatch, ImageDataset, collate
 from suprank.data.image_files import ImageFiles
@@ -141,6 +142,8 @@ class ImageLoaderSettings:
         dataset = images if isinstance(images, ImageDataset) else self.dataset(images)
         arrays, at_most = ([rows], len(rows)) if isinstance(rows, np.ndarray) else (rows, len(dataset))
         workers = min(default_workers() if self.workers is None else self.workers, -(-at_most // self.batch_size))
+        if isinstance(dataset, InMemoryImages) and dataset.is_transformed:
+            workers = 0
         loader: DataLoader[Any] = DataLoader(
             dataset if on_hashes is None else _HashedImages(dataset),
             batch_sampler=_chunks(arrays, self.batch_size),

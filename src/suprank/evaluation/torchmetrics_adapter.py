@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,12 +21,12 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from suprank.evaluation.arguments import check_ks
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.metric_names import parse_metric
-from suprank.ranking.relevance import check_labels, is_integral, refuse_label_sets
+from suprank.ranking.relevance import NO_LABEL, check_labels, is_integral, label_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from jaxtyping import Float, Integer
+    from jaxtyping import Bool, Float, Integer
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _ROLES = {"query": 1, "gallery": 2, "both": 3}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _NO_ID = -1
+_WITHOUT_FLOAT64 = ("mps",)  # devices
 
 
 class RetrievalMetrics(Metric):
@@ -57,7 +59,7 @@ class RetrievalMetrics(Metric):
     different ones. Without ids, repeated samples count as different images.
 
     Arguments are as in `evaluate`, then those of `torchmetrics.Metric`, such as `compute_on_cpu=True`, which keeps
-    embeddings out of the GPU's memory. Embeddings keep their dtype.
+    embeddings out of the GPU's memory. Embeddings keep their dtype. `plot()` draws the values, with matplotlib.
     """
 
     is_differentiable = False
@@ -87,7 +89,7 @@ class RetrievalMetrics(Metric):
         if isinstance(metrics, str):
             raise TypeError(f"metrics={metrics!r} must be a sequence of names; write [{metrics!r}].")
         self.options: dict[str, Any] = {
-            "ks": check_ks(ks),
+            "ks": tuple(check_ks(ks)),
             "levels": levels,
             "decay": decay,
             "weights": weights,
@@ -99,29 +101,38 @@ class RetrievalMetrics(Metric):
         for state in ("embeddings", "labels", "ids", "roles"):
             self.add_state(state, [], dist_reduce_fx="cat")
 
+    def extra_repr(self) -> str:
+        """The settings that were given, and how many items there are."""
+        defaults = {name: argument.default for name, argument in signature(RetrievalMetrics).parameters.items()}
+        given = [f"{name}={value!r}" for name, value in self.options.items() if value != defaults[name]]
+        return ", ".join([*given, f"items={len(dim_zero_cat(self.ids)) if len(self.ids) else 0}"])
+
     def update(
         self,
         embeddings: Float[Tensor, "items dim"],
-        labels: Integer[Tensor, "items"] | Integer[Tensor, "items levels"] | ArrayLike,
+        labels: Integer[Tensor, "items ..."] | Bool[Tensor, "items levels classes"] | ArrayLike,
         ids: Integer[Tensor, "items"] | ArrayLike | None = None,
         *,
         role: Literal["both", "query", "gallery"] = "both",
     ) -> None:
         """Add a batch of images that are queries, gallery items, or both.
 
-        Labels are as in `evaluate`: finest first, −1 for none. Ids are 0 or more.
+        Labels are as in `evaluate`: finest first, −1 for none; sets `[items, levels, M]` padded with −1, of any M in each
+        batch, or truth values of all classes. Ids are 0 or more.
         """
         if role not in _ROLES:
             raise ValueError(f"role={role!r} must be one of {', '.join(map(repr, _ROLES))}.")
         if embeddings.ndim != 2 or embeddings.dtype not in _DTYPES:
             raise ValueError(f"embeddings are {embeddings.dtype} {tuple(embeddings.shape)}, but must be floats [items, dim].")
         labels = torch.as_tensor(labels, device=embeddings.device)
-        refuse_label_sets(labels, "RetrievalMetrics", "collect the embeddings, and call evaluate")
-        if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or not is_integral(labels):
+        multi_hot = labels.dtype == torch.bool and labels.ndim == 3
+        if labels.ndim not in (1, 2, 3) or len(labels) != len(embeddings) or not (is_integral(labels) or multi_hot):
             raise ValueError(
                 f"labels are {labels.dtype} {tuple(labels.shape)}, but must be integers [{len(embeddings)}] or "
-                f"[{len(embeddings)}, levels], finest first: a row for each embedding."
+                f"[{len(embeddings)}, levels], finest first: a row for each embedding; or sets [{len(embeddings)}, levels, M]."
             )
+        unsigned = labels.dtype == torch.uint64
+        labels = label_columns(labels, "labels").long()
         if ids is None:
             ids = torch.full((len(embeddings),), _NO_ID, device=embeddings.device)
         else:
@@ -131,18 +142,27 @@ class RetrievalMetrics(Metric):
                     f"ids are {ids.dtype} {tuple(ids.shape)}, but must be {len(embeddings)} integers of 0 or more, such as "
                     f"the images' indices in the dataset."
                 )
-        if labels.dtype == torch.uint64:  # other labels are checked in `compute`, so that a GPU need not wait here
-            check_labels(labels.long(), "labels", unsigned=True)
+        if unsigned:  # other labels are checked in `compute`, so that a GPU need not wait here
+            check_labels(labels, "labels", unsigned=True)
         self._report = None
         self.embeddings.append(embeddings.detach())
-        self.labels.append(labels.reshape(len(labels), -1).long())
+        # Each a set, of one label where an image has one, in descending order so that equal sets are equal tensors.
+        self.labels.append(labels[..., None] if labels.ndim == 2 else labels.sort(-1, descending=True).values)
         self.ids.append(ids.long())
         self.roles.append(torch.full_like(ids, _ROLES[role], dtype=torch.uint8))
 
     def compute(self) -> dict[str, Tensor]:
-        """The mean of each metric over the queries, as float64 scalars, by the keys of `evaluate`; for `log_dict`."""
+        """The mean of each metric over the queries, by the keys of `evaluate`, for `log_dict`.
+
+        They are scalars in float64, or in float32 on a device that has no float64.
+        """
         self._report = self._evaluate()
-        return {key: torch.tensor(value, dtype=torch.float64, device=self.device) for key, value in self._report.items()}
+        dtype = torch.float32 if self.device.type in _WITHOUT_FLOAT64 else torch.float64
+        return {key: torch.tensor(value, dtype=dtype, device=self.device) for key, value in self._report.items()}
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw the values of `compute`, or those given, one set or a list of sets over time; return figure and axes."""
+        return self._plot(val, ax)
 
     def report(self) -> Report:
         """The same as a `Report`, with the values of each query. As with `compute`, all processes must call it."""
@@ -161,7 +181,9 @@ class RetrievalMetrics(Metric):
             raise ValueError("RetrievalMetrics has no embeddings; call update() before compute().")
         embeddings = dim_zero_cat(self.embeddings)
         synced = self._is_synced and self.process_group is None  # else processes hold different items
-        labels, ids, roles = (dim_zero_cat(state).cpu().numpy() for state in (self.labels, self.ids, self.roles))
+        sets = _padded(self.labels)
+        states = (sets[..., 0] if sets.shape[2] == 1 else sets, dim_zero_cat(self.ids), dim_zero_cat(self.roles))
+        labels, ids, roles = (state.cpu().numpy() for state in states)
         known = ids != _NO_ID
         if known.any() != known.all():
             raise ValueError(
@@ -203,13 +225,14 @@ class RetrievalMetrics(Metric):
         self, dist_sync_fn: Callable[..., list[Tensor]] = gather_all_tensors, process_group: Any | None = None
     ) -> None:
         """Gather as torchmetrics does, but also if a process has no items: it has to know the shapes of the others'."""
-        shape = [0, 0, 0]
+        shape = [0, 0, 0, 1]
         if len(self.embeddings):
-            first = self.embeddings[0]
-            shape = [first.shape[1], self.labels[0].shape[1], _DTYPES.index(first.dtype)]
+            first, most = self.embeddings[0], max(one.shape[2] for one in self.labels)
+            shape = [first.shape[1], self.labels[0].shape[1], _DTYPES.index(first.dtype), most]
         device = self.embeddings[0].device if len(self.embeddings) else self.device
         gathered = dist_sync_fn(torch.tensor(shape, device=device), group=process_group or self.process_group)
-        shapes = {tuple(one.tolist()) for one in gathered if one[0]}
+        shapes = {tuple(one[:3].tolist()) for one in gathered if one[0]}
+        most = max(int(one[3]) for one in gathered)
         if len(shapes) > 1:
             listed = " and ".join(f"{dim}-d {_DTYPES[dtype]} with {depth} level(s)" for dim, depth, dtype in sorted(shapes))
             raise ValueError(f"processes hold different embeddings, {listed}; use one model and one dtype on all.")
@@ -218,10 +241,18 @@ class RetrievalMetrics(Metric):
         if not len(self.embeddings):
             ((dim, depth, dtype),) = shapes
             self.embeddings = [torch.empty(0, dim, dtype=_DTYPES[dtype], device=device)]
-            self.labels = [torch.empty(0, depth, dtype=torch.int64, device=device)]
+            self.labels = [torch.empty(0, depth, most, dtype=torch.int64, device=device)]
             self.ids = [torch.empty(0, dtype=torch.int64, device=device)]
             self.roles = [torch.empty(0, dtype=torch.uint8, device=device)]
+        self.labels = [_padded(self.labels, most)]
         super()._sync_dist(dist_sync_fn, process_group)
+
+
+def _padded(sets: list[Tensor] | Tensor, most: int = 0) -> Tensor:
+    """Label sets of several batches in one tensor, with room for `most` labels, or as many as the largest has."""
+    batches = sets if isinstance(sets, list) else [sets]  # a tensor once torchmetrics has gathered them
+    most = max(most, *(one.shape[2] for one in batches))
+    return torch.cat([torch.nn.functional.pad(one, (0, most - one.shape[2]), value=NO_LABEL) for one in batches])
 
 
 def _take(embeddings: Tensor, rows: NDArray[np.int64]) -> Tensor:
@@ -239,17 +270,22 @@ def _unique_rows(
     if not with_ids:
         return rows
     unique, first, inverse = np.unique(ids[rows], return_index=True, return_inverse=True)
-    same = (labels[rows] == labels[rows[first[inverse]]]).all(1)
+    same = ~_differ(labels[rows], labels[rows[first[inverse]]])
     if not same.all():
         _raise_ambiguous_id(int(unique[inverse[int(np.flatnonzero(~same)[0])]]))
     return rows[first]
+
+
+def _differ(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows differ, in one label or set."""
+    return np.asarray((labels != others).any(axis=tuple(range(1, labels.ndim))))
 
 
 def _check_shared_ids(
     ids: NDArray[np.int64], labels: NDArray[np.int64], queries: NDArray[np.int64], gallery: NDArray[np.int64]
 ) -> None:
     shared, mine, theirs = np.intersect1d(ids[queries], ids[gallery], assume_unique=True, return_indices=True)
-    different = (labels[queries[mine]] != labels[gallery[theirs]]).any(1)
+    different = _differ(labels[queries[mine]], labels[gallery[theirs]])
     if different.any():
         _raise_ambiguous_id(int(shared[int(np.flatnonzero(different)[0])]))
 

@@ -12,12 +12,12 @@ One that is tuned has further files (see `suprank.experiments.tuning`).
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,11 +32,13 @@ from suprank.files.atomic import write_atomically
 from suprank.files.locking import lock_folder
 from suprank.system.custom_code import is_custom
 from suprank.training.code_copies import check_finished_run, find_sources
-from suprank.training.run_folder import RunFolder, json_bytes
+from suprank.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    from pydantic import TypeAdapter
 
     from suprank.experiments.display import Display
     from suprank.training.config import TrainConfig
@@ -126,32 +128,28 @@ class Experiment:
     def load(cls, folder: Path) -> Experiment | None:
         """The experiment of a folder, or None if the folder has none."""
         file = folder / EXPERIMENT_FILE
+        from pydantic import ValidationError
+
         try:
-            content = json.loads(file.read_bytes())
-            axes = tuple(content["axes"])
-            return cls(
-                axes,
-                {label: Method(one["recipe"], dict(one["settings"])) for label, one in content["methods"].items()},
-                tuple(Combination(tuple(zip(axes, values, strict=True))) for values in content["runs"]),
-                tuple(content["commands"]),
-                tuple(content["may_differ"]),
-                SearchSettings.from_json(content["search"]) if content["search"] else None,
-            )
+            experiment: Experiment = _json_form().validate_json(file.read_bytes())
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{file} is damaged ({error!r}); remove it, or name another folder.") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            reason = " ".join([*map(str, first["loc"]), first["msg"]])
+            raise ValueError(f"{file} is damaged ({reason}); remove it, or name another folder.") from error
+        return experiment
 
     def save(self, folder: Path) -> None:
-        content = {
-            "axes": self.axes,
-            "commands": self.commands,
-            "may_differ": self.may_differ,
-            "runs": [[value for _, value in one.values] for one in self.runs],
-            "search": self.search and self.search.to_json(),
-            "methods": {label: method._asdict() for label, method in self.methods.items()},
-        }
-        write_atomically(folder / EXPERIMENT_FILE, json_bytes(content, indent=1))
+        write_atomically(folder / EXPERIMENT_FILE, _json_form().dump_json(self, indent=1) + b"\n")
+
+
+@cache
+def _json_form() -> TypeAdapter[Experiment]:
+    """Reads and writes experiment.json by the types of the fields."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Experiment)
 
 
 def _union(*several: Iterable[Any]) -> tuple[Any, ...]:
@@ -253,6 +251,9 @@ class Executor:
 
     on: str = "local"
     jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        parse_on(self.on)  # refuses a place that nobody knows, before anything is done
 
     def train(
         self, tasks: deque[Task], configs: Sequence[TrainConfig], folder: Path, display: Display

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from suprank.experiments.grid import SEED
 from suprank.training.run_folder import MAY_DIFFER
@@ -32,7 +33,8 @@ Settings = dict[str, Any]
 """Entries of a config by their dotted names."""
 
 
-class Method(NamedTuple):
+@dataclass(frozen=True)
+class Method:
     """A recipe of a comparison, and those of its settings that matter."""
 
     recipe: str

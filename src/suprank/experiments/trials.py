@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -129,17 +129,6 @@ def _parse_range(text: str) -> SearchRange | None:
             raise ValueError("a range is LOW:HIGH, or LOW:HIGH:log.")
         return FloatRange(float(low), float(high), bool(scale))
     return Choices(tuple(parse_value(one) for one in split_values(text)))
-
-
-def space_to_json(space: SearchSpace) -> dict[str, Any]:
-    return {key: one.__dict__ for key, one in space.items()}
-
-
-def space_from_json(content: Mapping[str, Any]) -> SearchSpace:
-    return {
-        key: Choices(tuple(one["values"])) if "values" in one else FloatRange(one["low"], one["high"], one["log"])
-        for key, one in content.items()
-    }
 
 
 # Trials in Optuna's journal

@@ -1,13 +1,15 @@
-"""The images of `RetrievalData`: their pictures, which are read on demand, unit embeddings, and what queries find."""
+"""The images of `RetrievalData`: pictures, read on demand, unit embeddings, what queries find, and the rows of a filter."""
 
 from __future__ import annotations
 
+import difflib
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import pyarrow as pa
 
 from suprank.data.image_files import ImageFiles
 from suprank.data.images import BrokenImage, crop_to_box, decode_image
@@ -15,7 +17,7 @@ from suprank.data.members import UnreadableArchiveError
 from suprank.evaluation.nearest_neighbors import top_k
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from PIL.Image import Image
@@ -93,6 +95,24 @@ def shared_levels(own: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[
     """
     shared = (own == theirs) & (own >= 0)
     return np.logical_and.accumulate(shared[..., ::-1], axis=-1).sum(-1)
+
+
+def matching_rows(manifest: Manifest, where: Mapping[str, Sequence[str]], about: str) -> NDArray[np.bool_]:
+    """Mask of the rows that match every key of a filter, `split` or a level, by one of its names; errors call them `about`."""
+    mask = np.ones(len(manifest), bool)
+    for key, wanted in where.items():
+        if key != "split" and key not in manifest.levels:
+            raise ValueError(f"{about} has no level {key!r}; choose from {', '.join((*manifest.levels, 'split'))}.")
+        column = manifest.table["split" if key == "split" else f"label_{key}"].combine_chunks()
+        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        names = np.array([*coded.dictionary.to_pylist(), None], object)
+        codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        known = set(names[np.unique(codes)]) - {None}
+        for name in (name for name in wanted if name not in known):
+            near = difflib.get_close_matches(name, known, cutoff=0.5) or sorted(known)[:3]
+            raise ValueError(f"{about} has no item with {key}={name}; the nearest names are {', '.join(near) or 'none'}.")
+        mask &= np.isin(names, [*wanted])[codes]
+    return mask
 
 
 def _image_files(manifest: Manifest) -> ImageFiles:

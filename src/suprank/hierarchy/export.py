@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from suprank import __version__
 from suprank.files.atomic import explain_full_disk
-from suprank.hierarchy.adjudication import Adjudication, read_origin
 from suprank.hierarchy.export_tables import (
     ExportItem,
     LabeledManifest,
@@ -26,7 +25,7 @@ from suprank.hierarchy.export_tables import (
 )
 from suprank.hierarchy.lint import Finding, lint_project, severity_counts
 from suprank.hierarchy.project import Project, canonical_json, utc_now
-from suprank.hierarchy.tree import FINAL, Hierarchy, hierarchy_from_db
+from suprank.hierarchy.tree import Hierarchy, hierarchy_from_db
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,7 +49,7 @@ class LintFailedError(Exception):
 class ExportResult:
     """The files with their SHA-256, the lint errors that were overridden, and the manifest with its new levels.
 
-    `unsettled` counts what nobody has decided yet, by kind; see `_count_unsettled`.
+    `undecided` counts what nobody has decided yet, by kind.
     """
 
     branch: str
@@ -58,7 +57,7 @@ class ExportResult:
     overridden: list[Finding] = field(default_factory=list)
     warnings: int = 0
     manifest: LabeledManifest | None = None
-    unsettled: dict[str, int] = field(default_factory=dict)
+    undecided: dict[str, int] = field(default_factory=dict)
 
 
 def export_branch(
@@ -93,7 +92,7 @@ def export_branch(
         if errors and not force:
             raise LintFailedError(errors)
         tree, items = hierarchy_from_db(db, branch, project.recipe.levels), read_export_items(db)
-        unsettled = _count_unsettled(project, db, tree)
+        undecided = _count_undecided(tree)
         contents = _contents(db, project, tree, items, format, raw_csv)
         options: dict[str, Any] = {"format": format, "force": force, "raw_csv": raw_csv}
         labeled = None
@@ -111,7 +110,7 @@ def export_branch(
             "steps": steps,
             "options": options,
             "lint": {"errors": severity_counts(findings)[0], "findings": [finding.to_dict() for finding in findings]},
-            "unsettled": unsettled,
+            "undecided": undecided,
             "files": digests,
             "versions": {"suprank": __version__, "python": platform.python_version()},
             "written": utc_now(),
@@ -124,21 +123,14 @@ def export_branch(
             (utc_now(), tree.seq, canonical_json(digests), canonical_json(options), overridden, branch),
         )
         _write(folder, contents, None if labeled is None else labeled.manifest, manifest_out)
-    return ExportResult(branch, digests, errors, severity_counts(findings)[1], labeled, unsettled)
+    return ExportResult(branch, digests, errors, severity_counts(findings)[1], labeled, undecided)
 
 
-def _count_unsettled(project: Project, db: sqlite3.Connection, tree: Hierarchy) -> dict[str, int]:
-    """Count what nobody has decided yet, by kind; kinds without any are left out.
-
-    On the final branch these are disagreements about labels, names and parents that await adjudication; on every branch, names
-    that are suggestions.
-    """
-    counts = {"label": 0, "name": 0, "parent": 0}
-    if tree.branch == FINAL and read_origin(db) is not None:
-        status = Adjudication(project).status()
-        counts = {kind: sum(not case.resolved for case in cases) for kind, cases in status.cases.items()}
-    counts["suggested name"] = sum(not group.named for group in tree.groups.values())
-    return {kind: number for kind, number in counts.items() if number}
+def _count_undecided(tree: Hierarchy) -> dict[str, int]:
+    """Count what nobody has decided yet, by kind; kinds without any are left out."""
+    doubtful = sum(label.doubt is not None for label in tree.labels.values())
+    suggested = sum(not group.named for group in tree.groups.values())
+    return {kind: number for kind, number in (("doubtful label", doubtful), ("suggested name", suggested)) if number}
 
 
 def _contents(

@@ -8,8 +8,7 @@ A `.npz` file, without pickled objects, has the arrays
 
     np.savez("clip.npz", labels=np.array(labels), embeddings=rows, fingerprint="ViT-L-14 laion2b_s32b_b82k, A picture of a {}")
 
-The files in a project's folder `embeddings` have this format too. A `.npy` file of rows needs a `.txt` file of the same name
-beside it, with one label per line. Labels that the project does not have are ignored.
+The files in a project's folder `embeddings` have this format too. Labels that the project does not have are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.files.binary import open_npy, read_npz
+from suprank.files.binary import read_npz
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.text import label_key
 
@@ -42,14 +41,9 @@ class PrecomputedVectors:
         self.file = Path(file)
         if not self.file.is_file():
             raise FileNotFoundError(f"there is no file {self.file} of vectors; check the path.")
-        self._made_by: Any = None
-        if self.file.suffix == ".npy":
-            labels, self._vectors = _read_txt_beside(self.file), _read_npy(self.file)
-        else:
-            labels, self._vectors, self._made_by = _read_npz(self.file)
+        labels, self._vectors, self._made_by = _read_npz(self.file)
         _check(self.file, labels, self._vectors)
         self._row_by_label = _rows_by_label(self.file, labels, self._vectors)
-        self.count = len(labels)
 
     def fingerprint(self) -> dict[str, Any]:
         """The digest of all labels and vectors, whatever their order in the file, and what the file says made them."""
@@ -90,23 +84,6 @@ def _read_npz(file: Path) -> tuple[list[str], NDArray[np.float32], Any]:
     except json.JSONDecodeError:
         made_by = text
     return labels.tolist(), vectors, made_by
-
-
-def _read_txt_beside(file: Path) -> list[str]:
-    beside = file.with_suffix(".txt")
-    if not beside.is_file():
-        raise FileNotFoundError(f"{file} needs its labels, one per line, in {beside}.")
-    try:
-        return beside.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise MalformedError(f"{beside} is not UTF-8 text ({error}); write it again.") from None
-
-
-def _read_npy(file: Path) -> NDArray[np.float32]:
-    try:
-        return np.asarray(open_npy(file))
-    except (TypeError, ValueError) as error:
-        raise MalformedError(str(error)) from error
 
 
 def _check(file: Path, labels: list[str], vectors: NDArray[Any]) -> None:

@@ -217,7 +217,7 @@ def utc_now() -> str:
 
 
 _BRANCHES = """
-SELECT name, kind, clustering,
+SELECT name, origin, clustering,
   (SELECT count(*) FROM "group" WHERE branch = b.id) AS groups,
   (SELECT count(*) FROM "group" WHERE branch = b.id AND state = 'done') AS done,
   (SELECT count(*) FROM member WHERE branch = b.id) AS labels,
@@ -226,7 +226,7 @@ SELECT name, kind, clustering,
   (SELECT count(*) FROM member WHERE branch = b.id AND "group" IS NULL) AS excluded,
   (SELECT count(*) FROM event WHERE branch = b.id) AS acts,
   (SELECT max(at) FROM event WHERE branch = b.id) AS last
-FROM branch b ORDER BY kind = 'final', id
+FROM branch b ORDER BY origin IS NOT NULL, id
 """
 
 

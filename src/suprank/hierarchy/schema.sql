@@ -118,11 +118,11 @@ CREATE TABLE cluster_member (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX cluster_member_number ON cluster_member (clustering, number);
 
--- Review. Each annotator works on their own branch; the branch `final` is the result of adjudication.
+-- Review. Each annotator works on their own branch; `final` is the name of the branch that is exported.
 CREATE TABLE branch (
   id INTEGER PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
-  kind TEXT NOT NULL CHECK (kind IN ('annotator', 'final')),
+  origin TEXT, -- "anna against ben" if it started from two other branches, to adjudicate what they differ on
   clustering INTEGER REFERENCES clustering,
   token TEXT NOT NULL UNIQUE, -- part of the annotator's link, which stays the same from one start to the next
   last_group INTEGER, -- where the annotator stopped
@@ -175,19 +175,18 @@ CREATE INDEX event_branch ON event (branch, seq, act, undoes);
 CREATE TRIGGER event_stays BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
 CREATE TRIGGER event_remains BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
 
--- Decisions on disagreements of two annotators; `subject` is a label's id, or a pair of groups as "3|7".
-CREATE TABLE decision (
-  id INTEGER PRIMARY KEY,
-  kind TEXT NOT NULL CHECK (kind IN ('label', 'name', 'parent')),
-  subject TEXT NOT NULL,
-  first TEXT NOT NULL,
-  second TEXT NOT NULL,
-  chosen TEXT NOT NULL,
-  reason TEXT NOT NULL,
-  who TEXT NOT NULL,
-  at TEXT NOT NULL,
-  event INTEGER NOT NULL REFERENCES event
-) STRICT;
+-- Labels on which the two branches differed that a branch started from, and what the other one says.
+CREATE TABLE doubt (
+  branch INTEGER NOT NULL REFERENCES branch,
+  label INTEGER NOT NULL REFERENCES label,
+  about TEXT NOT NULL,
+  PRIMARY KEY (branch, label)
+) STRICT, WITHOUT ROWID;
+
+-- A doubtful label is decided once its group is marked done, or it is excluded.
+CREATE VIEW open_doubt AS
+SELECT doubt.branch, doubt.label, about FROM doubt JOIN member m ON m.branch = doubt.branch AND m.label = doubt.label
+JOIN "group" g ON g.branch = m.branch AND g.id = m."group" WHERE g.state = 'open';
 
 CREATE TABLE export (
   id INTEGER PRIMARY KEY,

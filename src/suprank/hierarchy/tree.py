@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from suprank.hierarchy.project import Project
 
 FINAL = "final"
-UNSETTLED = "unsettled"
-"""The reason of labels that two annotators placed differently, while the disagreement awaits adjudication."""
+"""The branch that is exported if there are several."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,8 @@ class Label:
     weight: int = 1
     group: int | None = None
     reason: str | None = None
+    doubt: str | None = None
+    """What another annotator says, while it is not decided; see `open_branch`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +180,9 @@ class Hierarchy:
 
 
 def branch_names(project: Project) -> list[str]:
-    """The branches of a project in the order of their creation, with `final` last."""
+    """The branches of a project in the order of their creation, those that adjudicate others last."""
     with project.snapshot() as db:
-        return [row[0] for row in db.execute("SELECT name FROM branch ORDER BY kind = 'final', id")]
+        return [row[0] for row in db.execute("SELECT name FROM branch ORDER BY origin IS NOT NULL, id")]
 
 
 def choose_branch(project: Project, name: str | None = None) -> str:
@@ -214,8 +215,9 @@ def hierarchy_from_db(db: sqlite3.Connection, branch: str, levels: tuple[str, ..
     ).fetchall()
     groups = {row[0]: Group(**{**dict(row), "named": bool(row["named"])}) for row in rows}
     rows = db.execute(
-        'SELECT label.id, key, text, weight, member."group", member.reason FROM label '
-        "LEFT JOIN member ON member.label = label.id AND member.branch = ? WHERE state = 'active' ORDER BY label.id",
+        'SELECT label.id, key, text, weight, member."group", member.reason, about FROM label '
+        "LEFT JOIN member ON member.label = label.id AND member.branch = ?1 "
+        "LEFT JOIN open_doubt d ON d.label = label.id AND d.branch = ?1 WHERE state = 'active' ORDER BY label.id",
         (number,),
     ).fetchall()
     labels = {row[0]: Label(*row) for row in rows}

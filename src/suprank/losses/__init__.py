@@ -5,17 +5,19 @@ from suprank.losses.baselines import (
     CSL,
     ArcFace,
     BlackBoxAP,
+    Circle,
     ContrastiveKoLeo,
     ContrastiveXBM,
     CosFace,
     CrossEntropy,
     DistanceWeightedTriplet,
     FastAP,
+    KoLeo,
     MultiSimilarity,
     ProxyAnchor,
     ProxyNCA,
+    SigLIP,
     SoftBinAP,
-    SumOverLevels,
     SupCon,
     TripletSemiHard,
 )
@@ -26,12 +28,12 @@ from suprank.losses.decomposability import PairCalibration, ProxySoftmax
 from suprank.losses.gather import gather
 from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
-from suprank.losses.rank_measures import RankMeasure
 from suprank.losses.replay import ReplayedLoss
 from suprank.losses.score_batch import ScoreBatch
 from suprank.losses.score_scale import scaled_step, suggest_tau
 from suprank.losses.surrogate import (
     RankLoss,
+    RankMeasure,
     SmoothAP,
     SmoothHAP,
     SmoothMRR,
@@ -43,12 +45,14 @@ from suprank.losses.surrogate import (
     SupNDCG,
     SupRecall,
 )
+from suprank.losses.weighted_sums import Matryoshka, SumOverLevels
 from suprank.ranking.reading import skip_value_checks
 
 __all__ = [
     "CSL",
     "ArcFace",
     "BlackBoxAP",
+    "Circle",
     "Combined",
     "ContrastiveKoLeo",
     "ContrastiveXBM",
@@ -57,7 +61,9 @@ __all__ = [
     "DistanceWeightedTriplet",
     "EmbeddingMemory",
     "FastAP",
+    "KoLeo",
     "LabelTreeWarning",
+    "Matryoshka",
     "MultiSimilarity",
     "NoPositivesWarning",
     "PairCalibration",
@@ -71,6 +77,7 @@ __all__ = [
     "RetrievalBatch",
     "RetrievalLoss",
     "ScoreBatch",
+    "SigLIP",
     "SimilarityMixup",
     "SmoothAP",
     "SmoothHAP",

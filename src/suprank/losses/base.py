@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from inspect import signature
 from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,9 +14,11 @@ from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
 from suprank.losses.score_batch import ScoreBatch
+from suprank.ranking.label_tree import label_tree_error
 from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Checks
 from suprank.ranking.relevance import refuse_hot
+from suprank.ranking.seam import transforming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +43,14 @@ class NoPositivesWarning(UserWarning):
 
 @dataclass(frozen=True)
 class QueryMean:
-    """A mean over queries, or over their pairs: the total, the number of what it is over, and its weight in the loss."""
+    """A mean over queries, or over their pairs: what each query adds to the total and to the count, and the weight in the loss.
 
-    total: Tensor
-    count: Tensor | int
+    `counts` are truth values where each query counts once or not at all, and numbers of pairs where the mean is over these. A
+    query that counts 0 must have the value 0. Without them every query counts once.
+    """
+
+    values: Tensor
+    counts: Tensor | None = None
     weight: float = 1.0
 
     def times(self, weight: float) -> QueryMean:
@@ -51,9 +58,20 @@ class QueryMean:
         return replace(self, weight=weight * self.weight)
 
     @property
+    def total(self) -> Float[Tensor, ""]:
+        """What the mean divides."""
+        return self.values.sum()
+
+    @property
+    def count(self) -> Tensor | int:
+        """What the mean divides by, if that is not 0."""
+        return len(self.values) if self.counts is None else self.counts.sum()
+
+    @property
     def value(self) -> Float[Tensor, ""]:
         """The weighted mean; 0 where it is over nothing."""
-        mean = self.total / (max(1, self.count) if isinstance(self.count, int) else self.count.clamp(min=1))
+        count = self.count
+        mean = self.total / (count if isinstance(count, int) else count.clamp(min=1))
         return mean if self.weight == 1 else self.weight * mean
 
 
@@ -71,13 +89,18 @@ class RetrievalLoss(nn.Module):
     ranks_items: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
     cosines_only: ClassVar[bool] = False
-    _label_trees_checked = 0
-    _positives_checked = 0
     _logged: Tensor
 
     def __init__(self) -> None:
         super().__init__()
+        self._batches_checked = {"label tree": 0, "positives": 0}
         self.register_buffer("_logged", torch.zeros(_MOST_LOGGED), persistent=False)
+
+    def extra_repr(self) -> str:
+        """The arguments of the constructor that the loss has as attributes: its hyper-parameters, as they are now."""
+        values = {name: getattr(self, name) for name in signature(type(self)).parameters if hasattr(self, name)}
+        hidden = (nn.Module, torch.Tensor)  # which torch shows itself, or nobody wants to see
+        return ", ".join(f"{name}={value!r}" for name, value in values.items() if not isinstance(value, hidden))
 
     def forward(
         self,
@@ -154,28 +177,67 @@ class RetrievalLoss(nn.Module):
         checks.run()
         return loss
 
+    def per_query_values(
+        self,
+        embeddings: Float[Tensor, "queries dim"],
+        labels: Integer[Tensor, "queries ..."] | Bool[Tensor, "queries ..."] | None = None,
+        **references: Any,
+    ) -> Float[Tensor, " queries"]:
+        """The loss of each query, of which a call returns the mean (elsewhere `reduction="none"`); arguments as in a call.
+
+        It is NaN for a query that is left out of the mean, such as one without positives: `values.nanmean()` is the loss. In a
+        sum of several means (`Combined`) a query has the parts that count it. Where a mean is over pairs or triplets, this is
+        the mean over those of the query. Use it to weigh queries, or to find the hardest:
+
+            values = loss.per_query_values(embeddings, labels)
+            (class_weights[labels] * values).nanmean().backward()
+
+        Losses that are not made of means over queries have none, such as `ProxyAnchor`.
+
+        Example:
+            >>> from suprank.losses import SupMRR
+            >>> SupMRR().per_query_values(torch.eye(3), torch.tensor([0, 0, 1]))
+            tensor([0.6000, 0.6000,    nan])
+        """
+        check_means(self, "it has no value for each query")
+        checks = Checks(postpone=True)
+        batch = RetrievalBatch.from_embeddings(embeddings, labels, **references, checks=checks)
+        checks.send()
+        self.check_label_tree(batch, stacklevel=3)
+        means = self.means(batch)
+        checks.run()
+        counts = [torch.ones_like(one.values) if one.counts is None else one.counts for one in means]
+        parts = [one.weight * one.values / own.clamp(min=1) for one, own in zip(means, counts, strict=True)]
+        return reduce(add, parts).masked_fill(reduce(add, counts) == 0, torch.nan).to(batch.queries.dtype)
+
     def check_label_tree(self, batch: RetrievalBatch, *, stacklevel: int) -> None:
         """Warn once if the labels of one of the first batches form no tree. Later ones are not checked: a GPU would wait."""
         labels = batch.labels
-        if labels is None or not batch.checks.allowed or self._label_trees_checked >= _CHECKED_BATCHES:
+        if (
+            labels is None
+            or labels.shape[1] < 2
+            or not batch.checks.allowed
+            or self._batches_checked["label tree"] >= _CHECKED_BATCHES
+        ):
             return
-        self._label_trees_checked += 1
-        error = batch.label_tree_error()
+        self._batches_checked["label tree"] += 1
+        others = [] if batch.item_labels is None or batch.item_labels is labels else [batch.item_labels]
+        error = label_tree_error(torch.cat([labels, *others]))
         if error is not None:
             refuse_hot(labels, "labels")
-            self._label_trees_checked = _CHECKED_BATCHES
+            self._batches_checked["label tree"] = _CHECKED_BATCHES
             warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=stacklevel)
 
     def check_positives(self, checks: Checks, skipped: Tensor, queries: int) -> None:
         """Warn once if, on one of the first batches, as many queries as there are have no positives."""
-        if not checks.allowed or self._positives_checked >= _CHECKED_BATCHES:
+        if not checks.allowed or self._batches_checked["positives"] >= _CHECKED_BATCHES:
             return
-        self._positives_checked += 1
+        self._batches_checked["positives"] += 1
         checks.add(skipped, lambda: queries - 2 - skipped, partial(self._warn_without_positives, skipped, queries))
 
     def _warn_without_positives(self, skipped: Tensor, queries: int) -> None:
         if int(skipped) == queries:
-            self._positives_checked = _CHECKED_BATCHES
+            self._batches_checked["positives"] = _CHECKED_BATCHES
             warnings.warn(
                 f"{type(self).__name__}: none of {queries} queries has a positive, so the loss is 0 without a gradient; give "
                 f"batches with several images of a class, as BalancedBatchSampler makes them, or references with positives.",
@@ -205,7 +267,7 @@ class RetrievalLoss(nn.Module):
         read them then. The buffer is no tensor of the graph. It moves with the loss: on another device nothing is logged.
         """
         if not torch.compiler.is_compiling():
-            return values
+            return {} if transforming() else values  # torch.func's tensors end with its transform
         numbers = [value.detach().to(self._logged.dtype) for value in values.values()]
         if not 0 < len(numbers) <= _MOST_LOGGED or numbers[0].device != self._logged.device:
             return {}
@@ -225,6 +287,8 @@ class MeasureLoss(RetrievalLoss):
 
     def __init__(self, *, include_self: bool = False) -> None:
         super().__init__()
+        if not isinstance(include_self, bool):
+            raise ValueError(f"include_self={include_self!r} must be True or False.")
         self.include_self = include_self
         self.log: dict[str, Tensor] = {}
 
@@ -245,4 +309,21 @@ class MeasureLoss(RetrievalLoss):
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         value, weight = self.per_query(batch)
         empty = weight <= 0
-        return [QueryMean((1 - value).masked_fill(empty, 0).sum(), len(value) - empty.sum())]
+        return [QueryMean((1 - value).masked_fill(empty, 0), ~empty)]
+
+
+def check_means(loss: RetrievalLoss, otherwise: str) -> None:
+    """Refuse a loss without `means`, or one whose `compute` was replaced after its `means` was written."""
+    if not isinstance(loss, RetrievalLoss):
+        raise TypeError(f"loss is a {type(loss).__name__}, but must be a loss of suprank, whose `means` can be summed.")
+    for part in loss.modules():
+        if not isinstance(part, RetrievalLoss):
+            continue
+        means, compute = (
+            next(depth for depth, kind in enumerate(type(part).__mro__) if name in vars(kind)) for name in ("means", "compute")
+        )
+        if type(part).means is RetrievalLoss.means or means > compute:
+            raise TypeError(
+                f"{type(part).__name__} has no `means` that belong to its `compute`, so {otherwise}; call it on the whole "
+                f"batch, or implement `means(batch)` if it is made of means over queries."
+            )

@@ -1,30 +1,34 @@
-"""`RetrievalBatch`: the queries and items a loss is computed on, checked, with scores and levels computed once."""
+"""`RetrievalBatch`: the queries and items a loss is computed on, checked and of unit length, and their scores and levels."""
 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.losses.unit_vectors import self_scores, unit_vectors_and_lengths, without_autocast
 from suprank.ranking.reading import Checks
 from suprank.ranking.relevance import (
     IGNORED,
     check_labels,
-    classes_with_two_parents,
     is_integral,
     label_columns,
     listed_level,
     match_sets,
 )
+from suprank.ranking.seam import transforming, with_kernels
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer, Shaped
     from torch import Tensor
+
+
+_SHORTEST = 1e-12  # length below which an embedding gets no gradient; torch's own normalize has this bound too
+_PLAIN_LENGTHS = 1e-15, 1e15  # between these, squares neither vanish nor overflow in float32
+_WITHOUT_FLOAT64 = {"mps"}  # kinds of devices
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class RetrievalBatch:
     Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1; items agree at a level where their sets meet.
     `within_batch` says that the items are the queries themselves. `is_self`, if given, is a mask `[queries, items]` of the
     items that are the query itself; without it that is the diagonal within a batch, and nothing among references.
-    `relevance`, if the user gave one, replaces levels. Build a batch with `from_embeddings`, which checks its arguments.
+    `relevance`, if the user gave one, replaces levels. `full_dim` is the dimension of the embeddings where these are the first
+    few of it (`at_dim`). Build a batch with `from_embeddings`, which checks its arguments.
     """
 
     queries: Tensor
@@ -44,6 +49,7 @@ class RetrievalBatch:
     relevance: Tensor | None
     is_self: Tensor | None
     within_batch: bool
+    full_dim: int | None = None
     checks: Checks = field(default_factory=Checks, repr=False, compare=False)
     # Values computed once. Not functools.cached_property, whose lock torch.compile cannot trace on Python 3.11.
     _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -73,11 +79,11 @@ class RetrievalBatch:
                 "indices_tuple was given, but a rank needs every item of the batch, so mined pairs cannot be used; "
                 "leave it out, and the miner with it."
             )
-        named = {"ids": ids, "ref_ids": ref_ids, "self_index": self_index}
-        given = [name for name, value in named.items() if value is not None]
-        if given and ref_emb is None:
-            raise ValueError(f"{given[0]} was given without ref_emb, but within a batch each query is one item; leave it out.")
-        within_batch = ref_emb is None or (ref_emb is embeddings and not given)
+        by_id = ids is not None or ref_ids is not None
+        if ref_emb is None and (by_id or self_index is not None):
+            given = "self_index" if not by_id else "ref_ids" if ids is None else "ids"
+            raise ValueError(f"{given} was given without ref_emb, but within a batch each query is one item; leave it out.")
+        within_batch = ref_emb is None or (ref_emb is embeddings and not by_id and self_index is None)
         queries = _normalize(embeddings, "embeddings", checks)
         if labels is None and relevance is None:
             raise ValueError("labels are missing; give integer labels [B], [B, L] or [B, L, M], or relevance=[queries, items].")
@@ -106,23 +112,22 @@ class RetrievalBatch:
         if relevance is not None:
             relevance = _check_relevance(relevance, queries, items, checks)
         is_self = None
-        if ids is not None or ref_ids is not None:
+        if by_id:
             if self_index is not None:
                 raise ValueError("ids and self_index were both given, and both say which references are the query; give one.")
             is_self = _is_self_by_id(ids, ref_ids, queries, items)
         elif self_index is not None:
             is_self = _is_self_by_index(self_index, queries, items, checks)
-        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch, checks)
+        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch, checks=checks)
 
     @property
     def scores(self) -> Float[Tensor, "queries items"]:
         """Cosine similarities in the embeddings' float32 or float64, whatever the autocast dtype."""
         if "scores" not in self._cache:
-            if self.within_batch:
-                self._cache["scores"] = self_scores(self.queries)
-            else:
-                with without_autocast(self.queries):
-                    self._cache["scores"] = self.queries @ self.items.T
+            with without_autocast(self.queries):
+                shared = self.within_batch and (torch.compiler.is_compiling() or not transforming())
+                product = _SelfScores.apply(self.queries) if shared else self.queries @ self.items.T
+            self._cache["scores"] = product
         return self._cache["scores"]
 
     def level(self, *, include_self: bool = False) -> Shaped[Tensor, "queries items"]:
@@ -133,10 +138,15 @@ class RetrievalBatch:
 
     def fine_level(self, *, include_self: bool = False) -> Integer[Tensor, "queries items"]:
         """Binary levels: 1 for items of the query's finest class (or of any user relevance above 0), 0 for the others."""
-        columns = 0 if self.labels is None else self.depth  # the levels of `at_level` share one cache
+        columns = 0 if self.labels is None else self.labels.shape[1]  # the levels of `at_level` share one cache
         name = f"fine of {columns} columns, {'with' if include_self else 'without'} self"
         if name not in self._cache:
-            self._cache[name] = self._fine_level(include_self=include_self)
+            if self.relevance is None:
+                level = self._listed_level(fine=True, include_self=include_self)
+            else:
+                level = self.relevance.sign().to(torch.int8)
+                level = level if include_self else self._without_self(level)
+            self._cache[name] = level
         return self._cache[name]
 
     def at_level(self, level: int) -> RetrievalBatch:
@@ -145,56 +155,26 @@ class RetrievalBatch:
         Two classes of a level that differ further up stay two. Scores are computed once for all levels.
         """
         assert self.labels is not None
-        labels, item_labels = self.labels[:, level:], None if self.item_labels is None else self.item_labels[:, level:]
-        return replace(self, labels=labels, item_labels=item_labels)
+        item_labels = None if self.item_labels is None else self.item_labels[:, level:]
+        return replace(self, labels=self.labels[:, level:], item_labels=item_labels)
 
-    def label_tree_error(self) -> str | None:
-        """What is wrong with the label columns as a tree, finest first, or None. It waits for a GPU."""
-        if self.labels is None or self.depth < 2:
-            return None
-        others = [] if self.item_labels is None or self.item_labels is self.labels else [self.item_labels]
-        labels = torch.cat([self.labels, *others])
-        columns = labels.cpu().unbind(1)
-        for fine, (child, parent) in enumerate(pairwise(columns)):
-            unknown = parent < 0 if parent.ndim == 1 else (parent < 0).all(1)[:, None]
-            for orphan in child[(child >= 0) & unknown][:1].tolist():
-                return (
-                    f"class {orphan} of column {fine} has no parent: column {fine + 1} is −1, no label, so nothing shares its "
-                    f"class; label the parent too, or read the manifest with fill_gaps=True."
-                )
-            twice = classes_with_two_parents(child, parent)
-            if not len(twice):
-                continue
-            first = int(twice[0])
-            if child.ndim == 2:
-                return (
-                    f"the columns do not form a tree: images of class {first} of column {fine} have no class of column "
-                    f"{fine + 1} in common, so it has no parent there; add its parent to the labels of each."
-                )
-            above = " and ".join(map(str, parent[child == first].unique()[:2].tolist()))
-            if not len(classes_with_two_parents(parent, child)):
-                return (
-                    f"column {fine + 1} is finer than column {fine}: class {first} of column {fine} holds classes {above} of "
-                    f"column {fine + 1}. Column 0 must be the finest level; reverse the columns: labels.flip(1)."
-                )
-            return (
-                f"the columns do not form a tree: class {first} of column {fine} stands under {above} of column {fine + 1} "
-                f"({len(twice)} such class(es)), and counts as one class under each; give it an id for each parent, or order "
-                f"the columns finest first."
-            )
-        return None
+    def at_dim(self, dim: int) -> RetrievalBatch:
+        """The batch with the first `dim` dimensions of the embeddings, normalized again. Levels are computed once for all."""
+        queries = unit_vectors(self.queries[:, :dim])
+        items = queries if self.items is self.queries else unit_vectors(self.items[:, :dim])
+        levels = {name: value for name, value in self._cache.items() if name != "scores"}
+        return replace(self, queries=queries, items=items, full_dim=self.dim, _cache=levels)
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the embeddings, also where only the first few are left (`at_dim`)."""
+        return self.full_dim or self.queries.shape[1]
 
     @property
     def depth(self) -> int:
         """L, the number of label columns."""
         assert self.labels is not None
         return self.labels.shape[1]
-
-    def _fine_level(self, *, include_self: bool) -> Tensor:
-        if self.relevance is None:
-            return self._listed_level(fine=True, include_self=include_self)
-        level = self.relevance.sign().to(torch.int8)
-        return level if include_self else self._without_self(level)
 
     def _listed_level(self, *, fine: bool = False, include_self: bool) -> Tensor:
         assert self.labels is not None and self.item_labels is not None
@@ -306,3 +286,99 @@ def _integers(values: Tensor, embeddings: Tensor, name: str, meaning: str) -> Te
         given = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values)
         raise ValueError(f"{name} is {given}, but must be {len(embeddings)} integers: {meaning}.")
     return values.to(embeddings.device, torch.int64)
+
+
+class UnitVectors(torch.autograd.Function):
+    """v / ‖v‖ and ‖v‖. Backward takes five operations where autograd's takes a dozen, which dominate at small batches."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        vectors, norm = unit(vectors)
+        ctx.save_for_backward(vectors, norm)  # both are outputs, so that backward can be differentiated
+        ctx.set_materialize_grads(False)
+        return vectors, norm
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_norm: Tensor | None) -> Tensor | None:
+        vectors, norm = ctx.saved_tensors
+        gradient = None if grad is None else unit_gradient(grad, vectors, norm, _SHORTEST)
+        if grad_norm is not None:
+            gradient = grad_norm * vectors if gradient is None else torch.addcmul(gradient, grad_norm, vectors)
+        return gradient
+
+
+@with_kernels
+def unit(vectors: Float[Tensor, "rows dim"]) -> tuple[Float[Tensor, "rows dim"], Float[Tensor, "rows 1"]]:
+    """v / ‖v‖ and ‖v‖, right also where squares would vanish (1e-30) or overflow (1e30) in float32, as in `evaluate`.
+
+    Below the smallest normal number (1.2e-38 in float32) a vector counts as the zero vector, which `evaluate` refuses. Squares
+    are summed in float64, which a GPU does as fast, and a CPU only where it must: there it takes eight times as long.
+    """
+    norm = None
+    if vectors.device.type == "cpu" and not torch.compiler.is_compiling() and not transforming():  # reading costs nothing here
+        norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+        shortest, longest = torch.aminmax(norm)
+        if not (_PLAIN_LENGTHS[0] < shortest and longest < _PLAIN_LENGTHS[1]):
+            norm = None
+    norm = _precise_lengths(vectors) if norm is None else norm
+    return vectors / norm.clamp(min=torch.finfo(norm.dtype).tiny), norm
+
+
+def _precise_lengths(vectors: Tensor) -> Tensor:
+    if vectors.device.type in _WITHOUT_FLOAT64:
+        largest = vectors.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
+        return largest * torch.linalg.vector_norm(vectors / largest, dim=-1, keepdim=True)
+    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64).to(vectors.dtype)
+
+
+@with_kernels
+def unit_gradient(
+    grad: Float[Tensor, "rows dim"], unit: Float[Tensor, "rows dim"], norm: Float[Tensor, "rows 1"], shortest: float
+) -> Float[Tensor, "rows dim"]:
+    """The gradient with respect to v of a function of v / ‖v‖. A vector of almost no length gets none: 1/‖v‖ would explode."""
+    along = (grad * unit).sum(-1, keepdim=True)
+    return torch.addcmul(grad, unit, along, value=-1) / torch.threshold(norm, shortest, torch.inf)
+
+
+def unit_vectors_and_lengths(
+    vectors: Float[Tensor, "rows dim"],
+) -> tuple[Float[Tensor, "rows dim"], Float[Tensor, "rows 1"]]:
+    """`unit_vectors`, and the lengths that they had."""
+    if torch.compiler.is_compiling() or not transforming():
+        units, norm = UnitVectors.apply(vectors)
+        return units, norm
+    has_length = torch.linalg.vector_norm(vectors.detach(), dim=-1, keepdim=True) > _SHORTEST
+    return unit(torch.where(has_length, vectors, vectors.detach()))
+
+
+def unit_vectors(vectors: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
+    """Normalize vectors of float32 or float64 of any length; a zero vector stays as it is, without a gradient."""
+    return unit_vectors_and_lengths(vectors)[0]
+
+
+class _SelfScores(torch.autograd.Function):
+    """V·Vᵀ in the precision of V. Backward adds its two products in place: one operation less, and no third matrix.
+
+    On a CPU, where a product takes long, it multiplies once, with G + Gᵀ.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, unit: Tensor) -> Tensor:
+        ctx.save_for_backward(unit)
+        return unit @ unit.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (unit,) = ctx.saved_tensors
+        with without_autocast(unit):
+            if unit.device.type == "cpu":
+                return (grad + grad.T) @ unit
+            return (grad @ unit).addmm_(grad.T, unit)
+
+
+def without_autocast(values: Tensor) -> AbstractContextManager[Any]:
+    """Within this context products of matrices keep their precision. Where autocast is off, that takes no time."""
+    device = values.device.type
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from suprank.losses.base import RetrievalLoss
-from suprank.losses.batch import RetrievalBatch
-from suprank.losses.unit_vectors import without_autocast
+from suprank.losses.base import RetrievalLoss, check_means
+from suprank.losses.batch import RetrievalBatch, without_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Bool, Float, Integer
     from torch import Tensor
-
-    from suprank.losses.base import QueryMean
 
 CHUNK_BYTES = 2 * 2**30
 """Bytes for the matrices of one chunk of queries if `chunk` is not given."""
@@ -50,7 +47,7 @@ def collection_loss(
         >>> value.backward()
         >>> torch.testing.assert_close(value, SupAP()(embeddings, labels))
     """
-    _check_means(loss)
+    check_means(loss, "it cannot be summed over chunks of queries")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk={chunk} must be 1 or more queries; leave it out for as many as fit into 2 GiB.")
     whole = RetrievalBatch.from_embeddings(embeddings, labels)
@@ -63,23 +60,6 @@ def collection_loss(
     return value
 
 
-def _check_means(loss: RetrievalLoss) -> None:
-    """Refuse a loss without `means`, or one whose `compute` was replaced after its `means` was written."""
-    if not isinstance(loss, RetrievalLoss):
-        raise TypeError(f"loss is a {type(loss).__name__}, but must be a loss of suprank, whose `means` can be summed.")
-    for part in loss.modules():
-        if not isinstance(part, RetrievalLoss):
-            continue
-        means, compute = (
-            next(depth for depth, kind in enumerate(type(part).__mro__) if name in vars(kind)) for name in ("means", "compute")
-        )
-        if type(part).means is RetrievalLoss.means or means > compute:
-            raise TypeError(
-                f"{type(part).__name__} has no `means` that belong to its `compute`, so it cannot be summed over chunks of "
-                f"queries; call it on the whole batch, or implement `means(batch)` if it is made of means over queries."
-            )
-
-
 class _RunningMean:
     """One of the means of a loss over the chunks so far: total, count, and the gradients of the total."""
 
@@ -88,13 +68,13 @@ class _RunningMean:
         self.count: Tensor | int = 0
         self.gradients = [torch.zeros_like(one) for one in inputs]
 
-    def add(self, mean: QueryMean, block: slice, gradients: tuple[Tensor | None, ...]) -> None:
+    def add(self, total: Tensor, count: Tensor | int, block: slice, gradients: tuple[Tensor | None, ...]) -> None:
         """Add the mean of a chunk, with the gradients of its queries, of all items and of the parameters."""
-        self.total = self.total + mean.total.detach().double()
-        self.count = self.count + mean.count
-        for total, gradient in zip((self.gradients[0][block], *self.gradients), gradients, strict=True):
+        self.total = self.total + total.detach().double()
+        self.count = self.count + count
+        for running, gradient in zip((self.gradients[0][block], *self.gradients), gradients, strict=True):
             if gradient is not None:
-                total += gradient
+                running += gradient
 
 
 class _CollectionLoss(torch.autograd.Function):
@@ -110,16 +90,17 @@ class _CollectionLoss(torch.autograd.Function):
             with torch.set_grad_enabled(differentiate):
                 queries, items = (one.detach().requires_grad_(differentiate) for one in (vectors[block], vectors))
                 means = loss.means(_chunk(queries, items, labels, block))
+                totals = [mean.total for mean in means]
             running = running or [_RunningMean((vectors, *parameters)) for _ in means]
-            for mean, sums in zip(means, running, strict=True):
+            for mean, total, sums in zip(means, totals, running, strict=True):
                 gradients: tuple[Tensor | None, ...] = (None,) * (2 + len(parameters))
-                if mean.total.requires_grad:
+                if total.requires_grad:
                     more = mean is not means[-1]
                     with without_autocast(vectors):  # a training loop calls backward outside of it
                         gradients = torch.autograd.grad(
-                            mean.total, [queries, items, *parameters], retain_graph=more, allow_unused=True
+                            total, [queries, items, *parameters], retain_graph=more, allow_unused=True
                         )
-                sums.add(mean, block, gradients)
+                sums.add(total, mean.count, block, gradients)
         counts = [torch.as_tensor(sums.count, device=vectors.device).clamp(min=1).double() for sums in running]
         shares = [mean.weight / count for mean, count in zip(means, counts, strict=True)]
         ctx.save_for_backward(*(_weighted(shares, parts) for parts in zip(*(one.gradients for one in running), strict=True)))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
-from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
-from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
+from suprank.losses.surrogate import (
+    APMeasure,
+    HAPMeasure,
+    NDCGMeasure,
+    RecallMeasure,
+    SupAP,
+    SupHAP,
+    SupNDCG,
+    SupRecall,
+)
+from suprank.ranking import SupStep
+from suprank.ranking.hyper_parameters import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +31,7 @@ if TYPE_CHECKING:
     from suprank.losses.base import QueryMean
     from suprank.losses.batch import RetrievalBatch
     from suprank.losses.score_batch import ScoreBatch
-    from suprank.losses.surrogate import SupLossOptions
+    from suprank.ranking import Implementation, ImplementationName
 
 
 class Combined(RetrievalLoss):
@@ -34,9 +45,9 @@ class Combined(RetrievalLoss):
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
         super().__init__()
-        if not 0 <= decomposability_weight <= 1:
+        if not (is_number(decomposability_weight) and 0 <= decomposability_weight <= 1):
             raise ValueError(
-                f"decomposability_weight={decomposability_weight} must be between 0 and 1: the surrogate gets the rest; "
+                f"decomposability_weight={decomposability_weight!r} must be between 0 and 1: the surrogate gets the rest; "
                 f"the paper uses 0.1 for ROADMAP."
             )
         for role, part in (("surrogate", surrogate), ("decomposability", decomposability)):
@@ -49,9 +60,6 @@ class Combined(RetrievalLoss):
         self.decomposability = decomposability
         self.decomposability_weight = decomposability_weight
         self.log: dict[str, Tensor] = {}
-
-    def extra_repr(self) -> str:
-        return f"decomposability_weight={self.decomposability_weight}"
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         return self._combine(self.surrogate.compute(batch), self.decomposability.compute(batch))
@@ -91,13 +99,19 @@ def roadmap(
     decomposability_weight: float = 0.1,
     k: int | None = None,
     rank_tau: float = APMeasure.rank_tau,
-    **options: Unpack[SupLossOptions],
+    tau: float = SupStep.tau,
+    rho: float = SupStep.rho,
+    delta: float = SupStep.delta,
+    jump: float = SupStep.jump,
+    value_at_delta: float | None = None,
+    include_self: bool = False,
+    using: Implementation | ImplementationName | None = None,
 ) -> Combined:
     """ROADMAP: (1 − λ)·L_Sup-AP + λ·L*_DG (eq:roadmap with eq:cluster_loss), as the recipes `*/roadmap` train it.
 
     L*_DG is `ProxySoftmax(num_classes, embedding_size)`, whose proxies are parameters to optimize. To calibrate pairs instead
-    (eq:labs), as eq:roadmap first has it, give `decomposability=PairCalibration()`. `k`, `rank_tau` and `options` are those of
-    `SupAP`.
+    (eq:labs), as eq:roadmap first has it, give `decomposability=PairCalibration()`. λ = `decomposability_weight`; the other
+    arguments are those of `SupAP`.
 
     Example:
         >>> loss = roadmap(num_classes=4, embedding_size=16)
@@ -107,7 +121,9 @@ def roadmap(
         ['ProxySoftmax', 'SupAP', 'loss', 'queries_without_positives']
     """
     decomposability = _decomposability("roadmap", num_classes, embedding_size, decomposability)
-    return Combined(SupAP(k=k, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
+    step = SupStep(tau, rho, delta, jump, value_at_delta)
+    surrogate = SupAP(k=k, rank_tau=rank_tau, **asdict(step), include_self=include_self, using=using)
+    return Combined(surrogate, decomposability, decomposability_weight)
 
 
 def rod_recall(
@@ -116,16 +132,24 @@ def rod_recall(
     *,
     decomposability: RetrievalLoss | None = None,
     decomposability_weight: float = 0.1,
-    ks: Sequence[int] = RecallMeasure.ks,
+    ks: Sequence[int] | int = RecallMeasure.ks,
     rank_tau: float = RecallMeasure.rank_tau,
-    **options: Unpack[SupLossOptions],
+    tau: float = SupStep.tau,
+    rho: float = SupStep.rho,
+    delta: float = SupStep.delta,
+    jump: float = SupStep.jump,
+    value_at_delta: float | None = None,
+    include_self: bool = False,
+    using: Implementation | ImplementationName | None = None,
 ) -> Combined:
     """ROD-R@k: (1 − λ)·L_Sup-R@K + λ·L*_DG (eq:def_rod_rk). Arguments are those of `roadmap` and `SupRecall`.
 
     The authors' recipes use λ = 0.5 here. The paper states λ = 0.1 for ROADMAP, and no value for this loss.
     """
     decomposability = _decomposability("rod_recall", num_classes, embedding_size, decomposability)
-    return Combined(SupRecall(ks=ks, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
+    step = SupStep(tau, rho, delta, jump, value_at_delta)
+    surrogate = SupRecall(ks=ks, rank_tau=rank_tau, **asdict(step), include_self=include_self, using=using)
+    return Combined(surrogate, decomposability, decomposability_weight)
 
 
 def happier(
@@ -136,14 +160,22 @@ def happier(
     decomposability_weight: float = 0.1,
     decay: float = HAPMeasure.decay,
     weights: Sequence[float] | None = None,
-    **options: Unpack[SupLossOptions],
+    tau: float = SupStep.tau,
+    rho: float = SupStep.rho,
+    delta: float = SupStep.delta,
+    jump: float = SupStep.jump,
+    value_at_delta: float | None = None,
+    include_self: bool = False,
+    using: Implementation | ImplementationName | None = None,
 ) -> Combined:
     """HAPPIER: (1 − λ)·L_Sup-H-AP + λ·L*_DG (sec:happier). Arguments are those of `roadmap` and `SupHAP`.
 
     `decay` above 1 is HAPPIER_F: 5 on SOP, 3 on iNaturalist. `weights` are given finest level first.
     """
     decomposability = _decomposability("happier", num_classes, embedding_size, decomposability)
-    return Combined(SupHAP(decay=decay, weights=weights, **options), decomposability, decomposability_weight)
+    step = SupStep(tau, rho, delta, jump, value_at_delta)
+    surrogate = SupHAP(decay=decay, weights=weights, **asdict(step), include_self=include_self, using=using)
+    return Combined(surrogate, decomposability, decomposability_weight)
 
 
 def rod_ndcg(
@@ -154,11 +186,19 @@ def rod_ndcg(
     decomposability_weight: float = 0.1,
     k: int | None = None,
     rank_tau: float = NDCGMeasure.rank_tau,
-    **options: Unpack[SupLossOptions],
+    tau: float = SupStep.tau,
+    rho: float = SupStep.rho,
+    delta: float = SupStep.delta,
+    jump: float = SupStep.jump,
+    value_at_delta: float | None = None,
+    include_self: bool = False,
+    using: Implementation | ImplementationName | None = None,
 ) -> Combined:
     """ROD-NDCG: (1 − λ)·L_Sup-NDCG + λ·L*_DG (sec:ndcg). Arguments are those of `roadmap` and `SupNDCG`."""
     decomposability = _decomposability("rod_ndcg", num_classes, embedding_size, decomposability)
-    return Combined(SupNDCG(k=k, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
+    step = SupStep(tau, rho, delta, jump, value_at_delta)
+    surrogate = SupNDCG(k=k, rank_tau=rank_tau, **asdict(step), include_self=include_self, using=using)
+    return Combined(surrogate, decomposability, decomposability_weight)
 
 
 def _decomposability(

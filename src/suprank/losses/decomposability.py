@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
-from suprank.losses.unit_vectors import unit_vectors, without_autocast
+from suprank.losses.batch import unit_vectors, without_autocast
+from suprank.ranking.hyper_parameters import check_above_zero, check_sizes, is_number
 from suprank.ranking.measures import mean_over_queries
 from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.relevance import refuse_label_sets
@@ -47,12 +47,9 @@ class PairCalibration(RetrievalLoss):
         if average not in ("all", "violating"):
             raise ValueError(f"average={average!r} must be 'all' (eq:labs) or 'violating' (the authors' code).")
         for name, value in (("positive_floor", positive_floor), ("negative_ceiling", negative_ceiling)):
-            if not math.isfinite(value):
-                raise ValueError(f"{name}={value} must be a finite number: a cosine similarity; the authors use 0.9 and 0.6.")
+            if not is_number(value):
+                raise ValueError(f"{name}={value!r} must be a finite number: a cosine similarity; the authors use 0.9 and 0.6.")
         self.positive_floor, self.negative_ceiling, self.average = positive_floor, negative_ceiling, average
-
-    def extra_repr(self) -> str:
-        return f"positive_floor={self.positive_floor}, negative_ceiling={self.negative_ceiling}, average={self.average!r}"
 
     def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
         return reduce(add, [mean.value for mean in self.means(batch)])
@@ -65,9 +62,9 @@ class PairCalibration(RetrievalLoss):
 
     def _mean(self, hinge: Tensor, pair: Tensor) -> QueryMean:
         if self.average == "violating":
-            return QueryMean(hinge.sum(), (hinge > 0).sum())
+            return QueryMean(hinge.sum(-1), (hinge > 0).sum(-1))
         count = pair.sum(-1)
-        return QueryMean((hinge.sum(-1) / count.clamp(min=1)).sum(), (count > 0).sum())
+        return QueryMean(hinge.sum(-1) / count.clamp(min=1), count > 0)
 
 
 class ProxyLoss(RetrievalLoss):
@@ -82,40 +79,42 @@ class ProxyLoss(RetrievalLoss):
 
     def __init__(self, num_classes: int, embedding_size: int) -> None:
         super().__init__()
-        check_above_zero(num_classes=num_classes, embedding_size=embedding_size)
+        check_sizes(num_classes=num_classes, embedding_size=embedding_size)
         self.num_classes, self.embedding_size = num_classes, embedding_size
 
-    def extra_repr(self) -> str:
-        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
-
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        if batch.labels is None:
-            raise ValueError(f"{type(self).__name__} needs labels: each embedding is drawn to the proxy of its fine class.")
-        refuse_label_sets(batch.labels, type(self).__name__, "use a loss without proxies, such as SupAP or PairCalibration")
-        if batch.queries.shape[1] != self.embedding_size:
-            raise ValueError(
-                f"embeddings have dimension {batch.queries.shape[1]} but proxies {self.embedding_size}; "
-                f"set embedding_size to match."
-            )
-        fine, classes = batch.labels[:, 0], self.num_classes
-        batch.checks.add(fine, lambda: classes - 2 - fine.max(), partial(_check_classes, fine, classes))
+        fine = self._fine_classes(batch)
         with without_autocast(batch.queries):
             return self.mean(batch.queries, fine)
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
-        value = self.compute(batch)  # checks that there are labels
-        assert batch.labels is not None
-        count = (batch.labels[:, 0] >= 0).sum()
-        return [QueryMean(value * count, count)]
+        fine = self._fine_classes(batch)
+        with without_autocast(batch.queries):
+            each, known = self._each(batch.queries, fine)
+        return [QueryMean(each.where(known, 0), known)]
 
     def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
         """The mean loss of unit vectors of these classes, −1 for none; 0 where no image has a class."""
-        known = fine >= 0
-        # Those without a class get any: their value is left out. So does a class out of range, if a check reports it after the
-        # launches; if none does, torch must.
+        return mean_over_queries(*self._each(queries, fine))[0]
+
+    def _each(self, queries: Tensor, fine: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of every image, and whether it has a class. Those without one get any, and their value is left out."""
+        # So does a class out of range, if a check reports it after the launches; if none does, torch must.
         highest = self.num_classes - 1 if may_read(Reading.TO_CHECK) else None
-        each = self.per_image(queries, fine.clamp(0, highest))
-        return mean_over_queries(each, known)[0]
+        return self.per_image(queries, fine.clamp(0, highest)), fine >= 0
+
+    def _fine_classes(self, batch: RetrievalBatch) -> Tensor:
+        """The fine class of every image, checked."""
+        if batch.labels is None:
+            raise ValueError(f"{type(self).__name__} needs labels: each embedding is drawn to the proxy of its fine class.")
+        refuse_label_sets(batch.labels, type(self).__name__, "use a loss without proxies, such as SupAP or PairCalibration")
+        if batch.dim != self.embedding_size:
+            raise ValueError(
+                f"embeddings have dimension {batch.dim} but proxies {self.embedding_size}; set embedding_size to match."
+            )
+        fine, classes = batch.labels[:, 0], self.num_classes
+        batch.checks.add(fine, lambda: classes - 2 - fine.max(), partial(_check_classes, fine, classes))
+        return fine
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         """The loss of each unit vector, of a class from 0 on."""
@@ -144,32 +143,21 @@ class ProxySoftmax(ProxyLoss):
         self.temperature = temperature
         self.proxies = uniform_proxies(num_classes, embedding_size)
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, temperature={self.temperature}"
-
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         return cross_entropy(cosines(queries, self.proxies) / self.temperature, fine, reduction="none")
 
 
 def uniform_proxies(num_classes: int, embedding_size: int) -> nn.Parameter:
-    """Proxies, initialized as the authors' are."""
-    return nn.Parameter(init_proxies(torch.empty(num_classes, embedding_size), embedding_size))
-
-
-@torch.no_grad()
-def init_proxies(proxies: Tensor, embedding_size: int) -> Tensor:
-    """Initialize proxies as the authors do: uniform within ±1/√dimension."""
+    """Proxies, initialized as the authors' are: uniform within ±1/√dimension."""
     bound = embedding_size**-0.5
-    return proxies.uniform_(-bound, bound)
+    return nn.Parameter(torch.empty(num_classes, embedding_size).uniform_(-bound, bound))
 
 
-def cosines(queries: Float[Tensor, "queries dim"], proxies: Float[Tensor, "classes dim"]) -> Float[Tensor, "queries classes"]:
-    """Cosines of unit vectors with proxies of any length and floating dtype, in the precision of the vectors."""
-    return queries @ unit_vectors(proxies.to(queries.dtype)).T
+def cosines(
+    queries: Float[Tensor, "queries dim"], proxies: Float[Tensor, "classes full_dim"]
+) -> Float[Tensor, "queries classes"]:
+    """Cosines of unit vectors with proxies of any length and floating dtype, in the precision of the vectors.
 
-
-def check_above_zero(**values: float) -> None:
-    """Raise if a hyper-parameter is not a finite number above 0."""
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name}={value} must be a finite number above 0.")
+    Vectors of fewer dimensions, the first of an embedding (`Matryoshka`), are compared with the same dimensions of the proxies.
+    """
+    return queries @ unit_vectors(proxies[:, : queries.shape[1]].to(queries.dtype)).T

@@ -8,16 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Shaped
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+_OF_QUERIES = ("ids", "self_index", "relevance")  # arguments of a loss that have a row for each query, as labels have
 _DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool),
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -25,21 +25,27 @@ _DTYPES = (
 
 
 @overload
+def gather(loss: nn.Module, /, *, equal_sizes: bool = False, group: ProcessGroup | None = None) -> nn.Module: ...
+@overload
 def gather(tensor: Tensor, /, *, equal_sizes: bool = False, group: ProcessGroup | None = None) -> Tensor: ...
 @overload
 def gather(
     tensor: Tensor, other: Tensor, /, *more: Tensor, equal_sizes: bool = False, group: ProcessGroup | None = None
 ) -> tuple[Tensor, ...]: ...
-def gather(
-    *tensors: Shaped[Tensor, "rows ..."], equal_sizes: bool = False, group: ProcessGroup | None = None
-) -> Shaped[Tensor, "all_rows ..."] | tuple[Shaped[Tensor, "all_rows ..."], ...]:
-    """The rows of every process in the order of ranks, the same in all of them, with gradients: one tensor, or a tuple.
+def gather(*tensors: Any, equal_sizes: bool = False, group: ProcessGroup | None = None) -> Any:
+    """The rows of every process in the order of ranks, the same in all of them, with gradients: one tensor, or a tuple; of a
+    loss, the loss that gathers what it is called with.
 
     In a loop for several processes, call it between the model and the loss. Without `torch.distributed`, or in one process, it
     returns what it was given:
 
         embeddings, labels = gather(model(images), labels)
         criterion(embeddings, labels).backward()
+
+    or wrap the loss: `criterion = gather(SupAP())`, and `criterion(model(images), labels)`. It gathers what has a row for each
+    query (embeddings, labels, `ids`, `self_index`, `relevance`), and passes references on, which have to be the same in all
+    processes. `gather(EmbeddingMemory(4096, 512, loss=SupAP()))` fills the same memory in all of them. Parameters of the loss
+    are those of `criterion.parameters()`.
 
     Gradients are summed over the processes and return to the process that has the row. DDP and FSDP then average the
     gradients of parameters, which makes them the gradient of the mean of the processes' losses. If all compute the loss of all
@@ -56,6 +62,8 @@ def gather(
         >>> labels
         tensor([0, 0, 1])
     """
+    if len(tensors) == 1 and isinstance(tensors[0], nn.Module):
+        return _GatheredLoss(tensors[0], equal_sizes, group)
     _check(tensors)
     size = distributed.get_world_size(group) if distributed.is_available() and distributed.is_initialized() else 1
     if group is None:
@@ -64,6 +72,27 @@ def gather(
         counts = [len(tensors[0])] * size if equal_sizes else _exchange_sizes(tensors, size, group)
         tensors = tuple(_Gather.apply(tensor, counts, group) for tensor in tensors)
     return tensors[0] if len(tensors) == 1 else tensors
+
+
+class _GatheredLoss(nn.Module):
+    """A loss of the rows of all processes."""
+
+    def __init__(self, loss: nn.Module, equal_sizes: bool, group: ProcessGroup | None) -> None:
+        super().__init__()
+        self.loss, self.equal_sizes, self.group = loss, equal_sizes, group
+
+    @property
+    def log(self) -> dict[str, Tensor]:
+        """The log of the loss."""
+        return getattr(self.loss, "log", {})
+
+    def forward(self, embeddings: Tensor, labels: Tensor | None = None, **options: Any) -> Tensor:
+        given = {"embeddings": embeddings, "labels": labels, **{name: options.pop(name, None) for name in _OF_QUERIES}}
+        own = {name: value for name, value in given.items() if value is not None}
+        rows = gather(*own.values(), equal_sizes=self.equal_sizes, group=self.group)
+        named = dict(zip(own, rows if isinstance(rows, tuple) else (rows,), strict=True))
+        loss: Tensor = self.loss(named.pop("embeddings"), named.pop("labels", None), **named, **options)
+        return loss
 
 
 class _Gather(torch.autograd.Function):

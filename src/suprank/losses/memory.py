@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from suprank.losses.base import RetrievalLoss
+from suprank.ranking.hyper_parameters import check_sizes, is_number
 from suprank.ranking.relevance import is_integral
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Float, Integer
     from torch import Tensor
 
@@ -26,20 +30,21 @@ class MemoryContents(NamedTuple):
 
 
 class EmbeddingMemory(nn.Module):
-    """A memory of the last `size` embeddings that were added, with their labels and ids, in float32.
+    """A memory of the last `size` embeddings that were added, with their labels and ids, in float32; or a loss with a memory.
 
-    In a training loop, add each batch first and rank it against the memory then, as the authors' code does. The memory holds
-    the batch too; the loss recognizes each query, and its older copies, by the id of the image:
+    With a `loss` it is called as that is, and adds each batch by itself:
 
-        memory = EmbeddingMemory(size=4096, dim=512, levels=2).to(device)
-        for images, labels, ids in loader:                        # labels [B, 2], ids [B]: the number of each image
-            embeddings = model(images)
-            memory.add(embeddings, labels, ids)
-            items = memory.contents()
-            against_memory = loss(
-                embeddings, labels, ref_emb=items.embeddings, ref_labels=items.labels, ids=ids, ref_ids=items.ids
-            )
-            (0.5 * loss(embeddings, labels) + 0.5 * against_memory).backward()
+        criterion = EmbeddingMemory(size=4096, dim=512, loss=SupAP()).to(device)
+        for images, labels, ids in loader:                        # ids [B]: the number of each image
+            criterion(model(images), labels, ids).backward()
+
+    The value is (1 − w)·L(batch, batch) + w·L(batch, memory), w = `weight`; with w = 1 it is what pytorch-metric-learning's
+    `CrossBatchMemory` computes. The batch enters the memory before that is read, as in the authors' code. Each query, and its
+    older copies, are recognized by the id of the image and left out of its own list. Without ids every row is an image of its
+    own, so that an image of an earlier epoch is one more positive. Gradients reach the batch and the loss's own parameters,
+    `criterion.parameters()`. After a call `log` has the parts of the loss, and the value "against memory".
+
+    Without a `loss`, `add` a batch, and give the `contents` to any loss as `ref_emb`, `ref_labels` and `ref_ids`.
 
     Embeddings are stored as they come (losses normalize) and carry no gradient. The oldest make room for the new, and of a
     batch larger than the memory the last `size` rows stay, so that it does not matter how images are divided into batches.
@@ -60,12 +65,30 @@ class EmbeddingMemory(nn.Module):
     stored_ids: Tensor
     added: Tensor
 
-    def __init__(self, size: int, dim: int, levels: int, *, max_labels: int | None = None, per_item: bool = False) -> None:
+    def __init__(
+        self,
+        size: int,
+        dim: int,
+        levels: int = 1,
+        *,
+        loss: RetrievalLoss | None = None,
+        weight: float = 0.5,
+        max_labels: int | None = None,
+        per_item: bool = False,
+    ) -> None:
         super().__init__()
-        for name, value in (("size", size), ("dim", dim), ("levels", levels), ("max_labels", max_labels)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} must be 1 or more.")
+        check_sizes(size=size, dim=dim, levels=levels, max_labels=max_labels)
+        if loss is not None and not (isinstance(loss, RetrievalLoss) and loss.ranks_items):
+            raise TypeError(
+                f"loss is a {type(loss).__name__}, but must be a loss of suprank that compares images with each other, such as "
+                f"SupAP: others have no use of a memory, or cannot be called with ids."
+            )
+        if not (is_number(weight) and 0 <= weight <= 1):
+            raise ValueError(f"weight={weight!r} must be between 0 and 1: the share of the loss against the memory.")
         self.size, self.per_item = size, per_item
+        self.loss, self.weight = loss, weight
+        self.log: dict[str, Tensor] = {}
+        self._ids_given: bool | None = None
         shape = (size, levels) if max_labels is None else (size, levels, max_labels)
         self.register_buffer("stored_embeddings", torch.zeros(size, dim, dtype=torch.float32))
         self.register_buffer("stored_labels", torch.zeros(shape, dtype=torch.int64))
@@ -77,19 +100,42 @@ class EmbeddingMemory(nn.Module):
         self._filled = 0
 
     def extra_repr(self) -> str:
-        return _describe(self.stored_embeddings, self.stored_labels, per_item=self.per_item)
+        weight = "" if self.loss is None else f", weight={self.weight}"
+        return _describe(self.stored_embeddings, self.stored_labels, per_item=self.per_item) + weight
 
     def __len__(self) -> int:
         return self._filled
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Integer[Tensor, "batch ..."],
+        ids: Integer[Tensor, " batch"] | None = None,
+        *,
+        use_memory: bool = True,
+    ) -> Float[Tensor, ""]:
+        """The loss of the batch and of the batch against the memory; with `use_memory=False` the memory is only filled."""
+        if self.loss is None:
+            raise TypeError("this memory has no loss to call; make it with loss=SupAP(), or use add and contents.")
+        if self._ids_given not in (None, ids is not None):
+            raise ValueError("ids were given at some calls and not at others; give them always, or never.")
+        self._ids_given = ids is not None
+        if ids is None:
+            if self.per_item:
+                raise ValueError("ids are missing, but with per_item each image has the place of its id; give ids.")
+            ids = torch.arange(self._added, self._added + len(embeddings), device=embeddings.device)
+        value, self.log = loss_with_memory(self.loss, self, self.weight, embeddings, labels, ids, use_memory=use_memory)
+        return value
 
     @torch.no_grad()
     def add(
         self,
         embeddings: Float[Tensor, "batch dim"],
-        labels: Integer[Tensor, "batch levels *set"],
+        labels: Integer[Tensor, "batch ..."],
         ids: Integer[Tensor, " batch"],
     ) -> None:
         """Add a batch to the memory. Tensors that `contents` returned before may change with it."""
+        labels = labels[:, None] if labels.ndim == 1 else labels
         self._check(embeddings, labels, ids)
         if not len(ids):
             return
@@ -174,6 +220,31 @@ class EmbeddingMemory(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._filled = 0
         self._count()
+
+
+def loss_with_memory(
+    loss: Callable[..., Tensor],
+    memory: EmbeddingMemory | None,
+    weight: float,
+    embeddings: Float[Tensor, "batch dim"],
+    labels: Integer[Tensor, "batch ..."],
+    ids: Integer[Tensor, " batch"],
+    *,
+    use_memory: bool = True,
+) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+    """(1 − w)·L(batch, batch) + w·L(batch, memory), after the batch has entered the memory; and its parts, for a log."""
+    value = loss(embeddings, labels)
+    parts = {name: part for name, part in getattr(loss, "log", {}).items() if name != "loss"}
+    if memory is not None:
+        memory.add(embeddings, labels, ids)
+        if use_memory:
+            stored = memory.contents()
+            against_memory = loss(
+                embeddings, labels, ref_emb=stored.embeddings, ref_labels=stored.labels, ids=ids, ref_ids=stored.ids
+            )
+            value = (1 - weight) * value + weight * against_memory
+            parts["against memory"] = against_memory.detach()
+    return value, {"loss": value.detach(), **parts}
 
 
 def _describe(embeddings: Tensor, labels: Tensor, *, per_item: bool) -> str:

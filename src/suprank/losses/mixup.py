@@ -8,6 +8,7 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.batch import RetrievalBatch
+from suprank.losses.weighted_sums import Matryoshka
 from suprank.ranking.relevance import NO_LABEL
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class SimilarityMixup(RetrievalLoss):
                 raise TypeError(
                     f"{name} ranks no items, so there are no similarities to mix; mix the surrogate alone: "
                     f"Combined(SimilarityMixup(surrogate), {name}(...))."
+                )
+            if isinstance(part, Matryoshka):
+                raise TypeError(
+                    "Matryoshka normalizes each width, and virtual examples are not normalized; mix inside of it: "
+                    "Matryoshka(SimilarityMixup(loss), dims)."
                 )
             if isinstance(part, SimilarityMixup):
                 raise TypeError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from suprank.losses.unit_vectors import without_autocast
+from suprank.losses.batch import without_autocast
 from suprank.ranking.reading import Reading, noting_choices, reading_at_most, skip_value_checks
 
 if TYPE_CHECKING:

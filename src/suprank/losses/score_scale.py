@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from suprank.losses.score_batch import check_mask
 from suprank.ranking import SupStep
+from suprank.ranking.hyper_parameters import is_number
 from suprank.ranking.steps import SupStepOptions
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def scaled_step(tau: float) -> SupStepOptions:
         {'tau': 0.5, 'rho': 2.0, 'delta': 2.5}
         >>> loss = SupNDCG(k=10, **scaled_step(0.5))
     """
-    if not 0 < tau < math.inf:
-        raise ValueError(f"tau={tau} must be a finite number above 0; suggest_tau(scores) proposes one.")
+    if not (is_number(tau) and tau > 0):
+        raise ValueError(f"tau={tau!r} must be a finite number above 0; suggest_tau(scores) proposes one.")
     scale = tau / SupStep.tau
     return {"tau": tau, "rho": SupStep.rho / scale, "delta": SupStep.delta * scale}

@@ -18,6 +18,7 @@ KINDS = {
     "gallery": "results of two trained models for a query",
     "label": "images of a dataset",
     "drawing": "computed, without a model",
+    "illustration": "a script of the repository",
     "none": "not reproduced",
 }
 """Kinds of tables and figures, and what each needs."""
@@ -56,6 +57,13 @@ class Item:
     notes: tuple[str, ...] = ()
     reason: str = ""
     """Why it is not reproduced, for the kind `none`."""
+
+    @property
+    def why_not(self) -> str:
+        """What `reproduce` says of it in place of writing it; empty for most."""
+        if self.kind == "illustration":
+            return f"{self.label} is an illustration. In a checkout, `python -m docs.drawings OUT {self.label}` draws it."
+        return f"{self.label} is not reproduced. {self.reason}" if self.kind == "none" else ""
 
     @property
     def file_name(self) -> str:

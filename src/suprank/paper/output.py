@@ -58,8 +58,8 @@ class Output:
                 for study in self.paper.studies(item):
                     files += self._write_study(study)
                 facts += [f"{item.label}: {note}" for note in item.notes]
-            elif item.kind == "none":
-                facts.append(f"{item.label} is not reproduced. {item.reason}")
+            elif item.why_not:
+                facts.append(item.why_not)
             else:
                 try:
                     new, sentences = self._write_figure(item)
@@ -130,9 +130,9 @@ class Output:
     def _draw(self, item: Item) -> tuple[Figure, dict[str, float | str], str] | None:
         """The figure, its numbers and its alt text; None while its models are not trained."""
         if item.kind == "drawing":
-            from suprank.paper.drawings import DRAWINGS
+            from suprank.paper.curves import CURVES
 
-            drawing = DRAWINGS[item.label]()
+            drawing = CURVES[item.label]()
             return drawing.figure, dict(drawing.numbers), drawing.alt
         from suprank.paper import galleries
 

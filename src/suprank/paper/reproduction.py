@@ -278,8 +278,8 @@ class Reproduction:
     def run(self, *, executor: Executor, collect: bool, display: Display) -> Reproduced:
         """Train what is missing, unless only what is there is collected, and write the tables and figures."""
         for item in self.items:
-            if item.kind == "none" and len(self.items) == 1:
-                raise ValueError(f"{item.label} is not reproduced. {item.reason}")
+            if item.why_not and len(self.items) == 1:
+                raise ValueError(item.why_not)
         if self.results is not None:
             self.runs.open_folder(may_be_shared=True)
             return Output(self, self.saved_results).write()

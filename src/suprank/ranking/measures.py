@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def average_precision(ranks: Ranks, positive: Bool[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
     """AP = 1/|Ω⁺| · Σ_{k∈Ω⁺} rank⁺(k) / rank(k)   (eq:ap_definition)."""
-    return _ratio((ranks.plus / ranks.total).sum(-1), positive.sum(-1))
+    return _ratio((ranks.plus / (ranks.plus + ranks.minus)).sum(-1), positive.sum(-1))
 
 
 def average_precision_at(

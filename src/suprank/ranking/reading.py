@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from suprank.ranking.seam import transforming
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -44,7 +46,7 @@ _context = ContextVar("_context", default=_ANYTHING)
 
 def may_read(purpose: Reading) -> bool:
     """Whether values may be read for this purpose: not while operations are recorded or transformed."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or _context.get().limit < purpose:
+    if torch.compiler.is_compiling() or transforming() or _context.get().limit < purpose:
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
@@ -125,7 +127,8 @@ class Checks:
 
     def run(self) -> None:
         """Read one number for all checks, and run them if it is suspicious."""
-        self.send()
+        if self._waiting:
+            self.send()
         for sent, event, checks in self._sent:
             event.synchronize()
             _run_if(sent, checks)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from suprank.ranking.hyper_parameters import is_number
 from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.seam import with_kernels
 
@@ -77,11 +78,12 @@ def listed_level(
     """
     are_sets = labels.ndim == 3 or ref_labels.ndim == 3
     labels = torch.threshold(labels, NO_LABEL, _UNMATCHED)
-    agree = _sets_meet if are_sets else _labels_equal
-    same = agree(labels[:, -1], ref_labels[:, -1])
+    labels, ref_labels = labels[:, None], ref_labels[None]
+    agree = _sets_meet if are_sets else torch.eq
+    same = agree(labels[:, :, -1], ref_labels[:, :, -1])
     level = None if fine else same.to(torch.int8)
-    for column in reversed(range(labels.shape[1] - 1)):
-        same &= agree(labels[:, column], ref_labels[:, column])
+    for column in reversed(range(labels.shape[2] - 1)):
+        same &= agree(labels[:, :, column], ref_labels[:, :, column])
         if level is not None:
             level += same
     level = same.to(torch.int8) if level is None else level
@@ -90,17 +92,13 @@ def listed_level(
     return level.fill_diagonal_(IGNORED) if within_batch else level
 
 
-def _labels_equal(labels: Tensor, ref_labels: Tensor) -> Tensor:
-    return labels[:, None] == ref_labels[None, :]
-
-
 def _sets_meet(labels: Tensor, ref_labels: Tensor) -> Tensor:
     """Whether the sets of each query and item have a member in common: M² comparisons, in the memory of one."""
-    meet = torch.zeros(len(labels), len(ref_labels), dtype=torch.bool, device=labels.device)
-    sets, ref_sets = (one if one.ndim == 2 else one[:, None] for one in (labels, ref_labels))
-    for own in sets.unbind(1):
-        for member in ref_sets.unbind(1):
-            meet |= own[:, None] == member[None, :]
+    meet = torch.zeros(len(labels), ref_labels.shape[1], dtype=torch.bool, device=labels.device)
+    sets, ref_sets = (one if one.ndim == 3 else one[..., None] for one in (labels, ref_labels))
+    for own in sets.unbind(2):
+        for member in ref_sets.unbind(2):
+            meet |= own == member
     return meet
 
 
@@ -111,9 +109,10 @@ def is_integral(values: Tensor) -> bool:
 
 def label_columns(labels: Tensor, name: str) -> Integer[Tensor, "rows depth ..."]:
     """Labels as columns `[N, L]`, or as sets `[N, L, M]` if an item may have several at a level. Other shapes are refused."""
-    if not is_integral(labels) and not (labels.dtype == torch.bool and labels.ndim == 3):
+    dtype = labels.dtype
+    if dtype.is_floating_point or dtype.is_complex or (dtype == torch.bool and labels.ndim != 3):
         raise TypeError(
-            f"{name} have dtype {labels.dtype}, but must be integers, or truth values of C classes [N, 1, C]; use "
+            f"{name} have dtype {dtype}, but must be integers, or truth values of C classes [N, 1, C]; use "
             f"{name}.long() if the values are whole numbers."
         )
     if labels.ndim not in (1, 2, 3) or (labels.ndim > 1 and not 1 <= labels.shape[1] <= _DEEPEST) or 0 in labels.shape[2:]:
@@ -184,41 +183,6 @@ def refuse_hot(labels: Integer[Tensor, "rows depth ..."], name: str) -> None:
         )
 
 
-def classes_with_two_parents(
-    child: Integer[Tensor, "rows *set"], parent: Integer[Tensor, "rows *set"]
-) -> Integer[Tensor, " classes"]:
-    """The classes of `child` that have more than one parent in `parent`, ascending; rows without a class do not count.
-
-    Of sets, `[rows, M]`, these are the classes without a parent that is in the sets of all their rows: which of an image's
-    parents belongs to which of its classes is not known, but one that fits all images of the class must exist.
-    """
-    if child.ndim == 2:
-        return _classes_without_common_parent(child, parent)
-    ordered, order = child.sort(stable=True)
-    above = parent[order]
-    differing = (ordered[1:] == ordered[:-1]) & (above[1:] != above[:-1]) & (ordered[1:] >= 0)
-    return ordered[1:][differing].unique()
-
-
-def _classes_without_common_parent(child: Tensor, parent: Tensor) -> Tensor:
-    (classes, own), (parents, above) = (_distinct_members(sets).unique(return_inverse=True) for sets in (child, parent))
-    rows = own.flatten().bincount(minlength=len(classes))  # of each class
-    pairs = (own[:, :, None] * len(parents) + above[:, None, :])[
-        (classes[own] >= 0)[:, :, None] & (parents[above] >= 0)[:, None, :]
-    ]
-    pair, shared = pairs.unique(return_counts=True)
-    most = torch.zeros_like(rows).scatter_reduce(0, pair // len(parents), shared, "amax")
-    return classes[(classes >= 0) & (most < rows)]
-
-
-def _distinct_members(sets: Tensor) -> Tensor:
-    """The sets `[rows, M]` with each member once, −1 in place of a repeated one."""
-    ordered = sets.sort(dim=1).values
-    repeated = torch.zeros_like(ordered, dtype=torch.bool)
-    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
-    return ordered.masked_fill(repeated, NO_LABEL)
-
-
 def ignoring(level: Shaped[Tensor, "queries items"], item: Integer[Tensor, " queries"]) -> Shaped[Tensor, "queries items"]:
     """`level` with one item of each query marked `IGNORED`; an index of −1 leaves that query's row as it is."""
     absent = item < 0
@@ -285,13 +249,13 @@ def shared_weights(
 
 def check_decay(decay: float) -> None:
     """Raise unless this is a `decay` of `tree_relevance`."""
-    if not decay >= 0:
-        raise ValueError(f"decay={decay} must be 0 or more, or coarse levels would outweigh fine ones; the paper uses 1.")
+    if not ((is_number(decay) and decay >= 0) or decay == math.inf):
+        raise ValueError(f"decay={decay!r} must be 0 or more, or coarse levels would outweigh fine ones; the paper uses 1.")
 
 
 def check_level_weights(weights: Sequence[float]) -> None:
     """Raise unless these may be `weights` of `weighted_ap_relevance`."""
-    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
+    if not all(is_number(weight) and weight >= 0 for weight in weights) or sum(weights) <= 0:
         raise ValueError(f"weights={list(weights)} must be finite, 0 or more, with at least one above 0; try [1/L] * L.")
 
 
@@ -310,7 +274,7 @@ def exponential_gain(
 
 def _columns(labels: Tensor, name: str) -> Tensor:
     columns = label_columns(labels, name).to(torch.int64)
-    if columns.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU the check would wait for the device
+    if columns.device.type == "cpu" and may_read(Reading.TO_CHOOSE):  # on a GPU the check would wait for the device
         check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
     return columns
 
@@ -328,4 +292,4 @@ def _deepest(level: Tensor) -> int:
 
 def _known_deeper(level: Tensor, depth: int) -> bool:
     """Whether a level is deeper than `depth`; False without looking on a GPU or under a compiler, which would have to wait."""
-    return level.device.type == "cpu" and not torch.compiler.is_compiling() and _deepest(level) > depth
+    return level.device.type == "cpu" and may_read(Reading.TO_CHOOSE) and _deepest(level) > depth

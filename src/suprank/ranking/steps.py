@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypedDict, runtime_checkable
 
 import torch
+
+from suprank.ranking.hyper_parameters import is_number
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -29,9 +31,7 @@ class Step(Protocol):
 class Heaviside:
     """H(t) = 1 if t ≥ 0 else 0 (after eq:definition_rank). A tie counts as an error; the derivative is 0."""
 
-    @property
-    def flat(self) -> bool:
-        return True
+    flat: ClassVar[bool] = True
 
     def __call__(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return (gap >= 0).to(gap.dtype)
@@ -47,21 +47,17 @@ heaviside = Heaviside()
 class Sigmoid:
     """σ(t/τ), Smooth-AP's step (fig:sigmoid). It does not bound the Heaviside step: σ(0) = ½ < H(0)."""
 
+    flat: ClassVar[bool] = False
     tau: float = 0.01
 
     def __post_init__(self) -> None:
         _check_positive(tau=self.tau)
 
-    @property
-    def flat(self) -> bool:
-        return False
-
     def __call__(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return torch.sigmoid(gap / self.tau)
 
     def derivative(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        # σ(x)σ(−x) keeps its digits where σ(x)(1 − σ(x)) rounds to zero.
-        return torch.sigmoid(gap / self.tau) * torch.sigmoid(-gap / self.tau) / self.tau
+        return _sigmoid_slope(gap, self.tau)
 
 
 @dataclass(frozen=True)
@@ -78,6 +74,7 @@ class SupStep:
     under `heaviside`; the derivative at 0 and δ is that of the middle branch.
     """
 
+    flat: ClassVar[bool] = False
     tau: float = 0.01
     rho: float = 100.0
     delta: float = 0.05
@@ -98,15 +95,11 @@ class SupStep:
             >>> round(SupStep.saturating(tau=0.01, epsilon=0.01).delta, 3)
             0.046
         """
-        if not 0 < epsilon <= 0.5:
+        if not (is_number(epsilon) and 0 < epsilon <= 0.5):
             raise ValueError(
-                f"epsilon={epsilon} must be above 0 and at most 0.5, or δ = τ·ln((1 − ε)/ε) would be negative; try 0.01."
+                f"epsilon={epsilon!r} must be above 0 and at most 0.5, or δ = τ·ln((1 − ε)/ε) would be negative; try 0.01."
             )
         return cls(tau=tau, rho=rho, delta=tau * math.log((1 - epsilon) / epsilon), jump=jump)
-
-    @property
-    def flat(self) -> bool:
-        return False
 
     @property
     def height(self) -> float:
@@ -132,8 +125,7 @@ class SupStep:
         return torch.where(middle, curved, line)
 
     def derivative(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        curved = Sigmoid(self.tau).derivative(gap)
-        return torch.where(gap <= self.delta, curved, self.rho)
+        return torch.where(gap <= self.delta, _sigmoid_slope(gap, self.tau), self.rho)
 
 
 class SupStepOptions(TypedDict, total=False):
@@ -146,16 +138,21 @@ class SupStepOptions(TypedDict, total=False):
     value_at_delta: float | None
 
 
+def _sigmoid_slope(gap: Tensor, tau: float) -> Tensor:
+    """σ′(t/τ)/τ. σ(x)σ(−x) keeps its digits where σ(x)(1 − σ(x)) rounds to zero."""
+    return torch.sigmoid(gap / tau) * torch.sigmoid(-gap / tau) / tau
+
+
 def _check_positive(**parameters: float) -> None:
     for name, value in parameters.items():
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{name}={value} must be a finite number above 0; the paper uses tau=0.01.")
+        if not (is_number(value) and value > 0):
+            raise ValueError(f"{name}={value!r} must be a finite number above 0; the paper uses tau=0.01.")
 
 
 def _check_not_negative(**parameters: float) -> None:
     for name, value in parameters.items():
-        if not (value >= 0 and math.isfinite(value)):
+        if not (is_number(value) and value >= 0):
             raise ValueError(
-                f"{name}={value} must be a finite number, 0 or more, or H⁻ would decrease; "
+                f"{name}={value!r} must be a finite number, 0 or more, or H⁻ would decrease; "
                 f"the defaults are rho=100, delta=0.05, jump=0.5."
             )

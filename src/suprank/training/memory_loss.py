@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from suprank.losses import ReplayedLoss
+from suprank.losses.memory import loss_with_memory
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -17,12 +18,8 @@ if TYPE_CHECKING:
 
 
 class LossWithMemory(nn.Module):
-    """The mean of the loss within the batch and the loss of the batch against a memory.
+    """The mean of the loss within the batch and, if there is a memory, that against it (see `EmbeddingMemory`).
 
-        L = (1 − w)·L(batch, batch) + w·L(batch, memory),    w = `memory_weight`
-
-    The batch enters the memory before the memory is read, as in the authors' code; no image is in its own list, whether it
-    entered now or earlier. Gradients reach the batch, and never the memory. After a call `log` holds the parts, detached.
     With `replay` both losses are replayed from CUDA graphs where that is possible (see `ReplayedLoss`).
     """
 
@@ -44,18 +41,9 @@ class LossWithMemory(nn.Module):
     ) -> Float[Tensor, ""]:
         """The loss; with `use_memory=False` the memory is filled but not read."""
         loss = self.loss if self.replayed is None else self.replayed
-        value = loss(embeddings, labels)
-        parts = {name: part for name, part in getattr(loss, "log", {}).items() if name != "loss"}
-        if self.memory is not None:
-            self.memory.add(embeddings, labels, ids)
-            if use_memory:
-                stored = self.memory.contents()
-                against_memory = loss(
-                    embeddings, labels, ref_emb=stored.embeddings, ref_labels=stored.labels, ids=ids, ref_ids=stored.ids
-                )
-                value = (1 - self.memory_weight) * value + self.memory_weight * against_memory
-                parts["against memory"] = against_memory.detach()
-        self.log = {"loss": value.detach(), **parts}
+        value, self.log = loss_with_memory(
+            loss, self.memory, self.memory_weight, embeddings, labels, ids, use_memory=use_memory
+        )
         return value
 
 

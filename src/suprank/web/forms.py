@@ -1,4 +1,4 @@
-"""Read submitted forms within limits."""
+"""Read query parameters and submitted forms within limits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from starlette.exceptions import HTTPException
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.datastructures import FormData
     from starlette.requests import Request
 
@@ -23,3 +25,11 @@ async def limited_form(request: Request, max_bytes: int, too_large: str, *, max_
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise HTTPException(400, "This is not a form of this page; use the buttons on the page.")
     return await request.form(max_fields=max_fields, max_part_size=max_bytes)
+
+
+def page_offset(parameters: Mapping[str, str]) -> int:
+    """The query parameter `offset`, at which a page of a list starts; status 400 if it is not a number."""
+    text = parameters.get("offset") or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise HTTPException(400, f"offset={text!r} must be a whole number, 0 or more.")
+    return int(text)

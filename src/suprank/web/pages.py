@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import jinja2
-from starlette.exceptions import HTTPException
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.requests import Request
 
 
@@ -48,11 +45,3 @@ def link(path: str, /, **parameters: object) -> str:
 def wants_json(request: Request) -> bool:
     """Whether a script of the page sent the request, and not a form or a link."""
     return "application/json" in request.headers.get("accept", "")
-
-
-def page_offset(parameters: Mapping[str, str]) -> int:
-    """The query parameter `offset`, at which a page of a list starts; status 400 if it is not a number."""
-    text = parameters.get("offset") or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise HTTPException(400, f"offset={text!r} must be a whole number, 0 or more.")
-    return int(text)

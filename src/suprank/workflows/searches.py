@@ -62,8 +62,8 @@ def search(
         {'query': 'jay.jpg', 'rank': 1, 'id': 404, 'path': 'jays/3.jpg', 'score': 0.912345, 'labels': {'species': 'jay'}}
     """
     from suprank.explorer import Index
+    from suprank.explorer.images import matching_rows
     from suprank.explorer.index import checked_queries
-    from suprank.explorer.manifests import matching_rows
     from suprank.workflows.explorers import index_folder
     from suprank.workflows.opening import open_data
 

@@ -1,21 +1,14 @@
-"""suprank hierarchy agree: what it prints, what it writes, and what it opens."""
+"""suprank hierarchy agree: what it prints, and what it writes."""
 
 import csv
 import json
 import re
-import signal
-import socket
-import sys
 
 import pytest
-import uvicorn
 
-from suprank.cli.hierarchy import agree
-from suprank.hierarchy.adjudication import Adjudication
-from suprank.hierarchy.review import Branch, Rename
+from suprank.hierarchy.review import open_branch
 from tests.cli.collection import done, refused
-from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
-from tests.hierarchy.adjudication.two_branches import two_branches, write_branch
+from tests.hierarchy.review.small_project import ANNA, BEN, two_branches, write_branch
 
 
 @pytest.fixture(autouse=True)
@@ -24,20 +17,12 @@ def project(tmp_path, monkeypatch):
     return two_branches("p", ANNA, BEN, weights={"river": 9, "fort": 5})
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The addresses that would be served."""
-    found = []
-    monkeypatch.setattr(agree, "serve", lambda app, listening, host, links, **options: found.extend(links))
-    return found
-
-
 def test_figures_the_groups_that_differ_and_the_number_of_disagreements_are_printed():
     lines = done("hierarchy", "agree", "p").stdout.splitlines()
     assert lines[:3] == [
         "anna and ben: both have put 6 of 8 labels into a group",
         "excluded: 1 by both, 1 by anna alone, 0 by ben alone",
-        "0 of 6 labels are in groups marked done by both; the review is not finished",
+        "6 of 6 labels are in groups marked done by both",
     ]
     text = "\n".join(lines)
     # anna: {church chapel} {castle} {fort} {lake river}; ben: {church chapel} {castle fort} {lake} {river}.
@@ -87,67 +72,12 @@ def test_all_disagreements_are_written_to_a_file(tmp_path):
 
 def test_two_branches_are_named_where_there_are_more(project):
     assert "1 branches are named; name two, or none" in refused("hierarchy", "agree", "p", "anna")
+    open_branch(project, "final", source="anna", against="ben")
+    assert "anna and ben: both" in done("hierarchy", "agree", "p").stdout  # final is not one of the annotators
     write_branch(project, "carl", ANNA)
     said = refused("hierarchy", "agree", "p")
     assert "between two branches, and the annotators' branches are anna, ben, carl; name two of them" in said
     assert "0 disagreements" in done("hierarchy", "agree", "p", "anna", "carl").stdout
-    assert "there is no branch 'dora'; choose from anna, ben, carl" in refused("hierarchy", "agree", "p", "anna", "dora")
+    assert "there is no branch 'dora'; choose from anna, ben, final, carl" in refused("hierarchy", "agree", "p", "anna", "dora")
     assert "compared with itself" in refused("hierarchy", "agree", "p", "anna", "anna")
-
-
-def test_options_that_do_not_go_together_are_refused():
-    assert "give one of the two" in refused("hierarchy", "agree", "p", "--json", "--adjudicate")
-    assert "--restart belongs to --adjudicate" in refused("hierarchy", "agree", "p", "--restart")
     assert "create it with" in refused("hierarchy", "agree", "nowhere")
-
-
-def test_settle_begins_goes_on_and_says_when_nothing_is_left(project, opened):
-    text = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout
-    assert text == "final, of anna and ben: 0 of 5 disagreements are resolved\n"
-    final = Branch(project, "final")
-    assert opened == [("", f"/final/adjudicate/enter?token={final.token}")]
-    adjudication = Adjudication(project)
-    waiting = [one.disagreement for subjects in adjudication.status().cases.values() for one in subjects]
-    adjudication.resolve(waiting[:2], "first")
-    Branch(project, "ben").apply(Rename(1, "minster"))
-    lines = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout.splitlines()
-    assert lines[0] == "final, of anna and ben: 2 of 5 disagreements are resolved"
-    assert lines[1] == "ben continued after final started (1 change); final does not include that"
-    assert "is not started again" in refused("hierarchy", "agree", "p", "--adjudicate", "--restart", "--port", 0)
-    adjudication.resolve(waiting[2:], "second")
-    lines = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout.splitlines()
-    assert lines[-1] == "all disagreements are resolved; write the tree with `suprank hierarchy export p --out DIR`"
-    assert len(final.log()) == 3
-    write_branch(project, "carl", ANNA)  # a third annotator changes nothing: final knows its two
-    assert "of anna and ben" in done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout
-    assert "started from anna and ben" in refused("hierarchy", "agree", "p", "anna", "carl", "--adjudicate", "--port", 0)
-
-
-def test_a_restart_takes_what_an_annotator_did_since(project, opened):
-    done("hierarchy", "agree", "p", "--adjudicate", "--port", 0)
-    Branch(project, "ben").apply(Rename(1, "church"))
-    lines = done("hierarchy", "agree", "p", "--adjudicate", "--restart", "--port", 0).stdout.splitlines()
-    assert lines == ["final, of anna and ben: 0 of 4 disagreements are resolved"]
-
-
-def test_a_port_that_is_taken_is_found_out_before_final_is_begun(project, opened):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(1)
-        said = refused("hierarchy", "agree", "p", "--adjudicate", "--port", taken.getsockname()[1])
-    assert "is not available" in said
-    with pytest.raises(ValueError, match="there is no branch 'final'"):
-        Branch(project, "final")
-
-
-def test_the_page_is_served_and_ends_with_ctrl_c(monkeypatch):
-    from suprank.web import serving
-
-    class Server(uvicorn.Server):
-        def run(self, sockets):
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(serving, "make_server", lambda app: Server(uvicorn.Config(app)))
-    monkeypatch.setattr("suprank.cli.serving._exit", sys.exit)  # else it would end the tests
-    text = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0, "--no-browser").output
-    assert re.search(r"http://127\.0\.0\.1:\d+/final/adjudicate/enter\?token=\S+  \(press Ctrl-C to stop\)", text)

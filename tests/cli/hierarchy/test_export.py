@@ -5,11 +5,11 @@ import json
 import pytest
 
 from suprank.data import Manifest
-from suprank.hierarchy.adjudication import Adjudication, open_final_branch
+from suprank.hierarchy.review import Mark, open_branch
+from suprank.hierarchy.tree import read_hierarchy
 from tests.cli.collection import done, invoke, refused
-from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
-from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.branches import BIRDS, plain, write_branch
+from tests.hierarchy.review.small_project import two_branches
 
 
 @pytest.fixture
@@ -55,18 +55,31 @@ def test_what_is_refused(project, tmp_path):
     assert "is a file; name a folder" in refused("hierarchy", "export", project.folder, "--out", tmp_path / "file")
 
 
-def test_names_and_parents_that_nobody_has_decided_on_are_counted(tmp_path):
-    project, out = two_branches(tmp_path / "p", ANNA, BEN), tmp_path / "out"
-    open_final_branch(project, "anna", "ben")
-    adjudication = Adjudication(project)
-    for subject in adjudication.status().cases["label"]:
-        adjudication.resolve([subject.disagreement], "first", "")
+def test_what_nobody_has_decided_is_counted(tmp_path):
+    project, out = two_branches(tmp_path / "p"), tmp_path / "out"
+    final = open_branch(project, "final", source="anna", against="ben")
     result = done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet")
-    decide = f"decide them with `suprank hierarchy agree {project.folder} --adjudicate`, and export again.\n"
-    assert result.stderr == f"{out} has undecided parts: 1 name, 1 parent; {decide}"
-    assert json.loads((out / "provenance.json").read_text())["unsettled"] == {"name": 1, "parent": 1}
-    for kind in ("name", "parent"):
-        for subject in adjudication.status().cases[kind]:
-            adjudication.resolve([subject.disagreement], "first", "")
+    decide = f"decide them with `suprank hierarchy review {project.folder} --annotator final`, and export again.\n"
+    assert result.stderr == f"{out} has undecided parts: 3 doubtful labels; {decide}"
+    assert json.loads((out / "provenance.json").read_text())["undecided"] == {"doubtful label": 3}
+    final.apply(Mark(tuple(read_hierarchy(project, "final").groups), "done"))
     assert done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet").stderr == ""
-    assert json.loads((out / "provenance.json").read_text())["unsettled"] == {}
+    assert json.loads((out / "provenance.json").read_text())["undecided"] == {}
+
+
+def test_check_lists_what_lint_finds_and_writes_nothing(project, tmp_path):
+    write_branch(project, {**BIRDS, "wren": ("wrens ", "songbird")}, name="anna", open_groups=["Corvidae"])
+    result = invoke("hierarchy", "export", project.folder, "--branch", "anna", "--check")
+    assert result.exit_code == 6
+    assert result.stdout.splitlines() == [
+        f"{project.folder}, branch anna",
+        "1 error, 1 warning",
+        "error: invisible blanks (blanks, 1)",
+        "  family 'wrens ' ends in a blank",
+        "warning: groups that are not marked done (undone, 1)",
+        "  1 of 4 family are not marked done: 'Corvidae'",
+    ]
+    told = json.loads(invoke("hierarchy", "export", project.folder, "--branch", "anna", "--check", "--json").stdout)
+    assert (told["errors"], told["warnings"], told["findings"][0]["names"]) == (1, 1, ["wrens "])
+    assert done("hierarchy", "export", project.folder, "--check", "--quiet").stdout == ""
+    assert "give --out, the folder to write to, or --check" in refused("hierarchy", "export", project.folder)

@@ -1,15 +1,12 @@
-"""suprank hierarchy log: the log as text, and as JSON lines that can be replayed."""
+"""suprank hierarchy status --log: the log as text, and as JSON lines that can be replayed."""
 
 import json
 
 import pytest
 
-from suprank.hierarchy.adjudication import Adjudication, open_final_branch
 from suprank.hierarchy.review import Branch, Rename, open_branch
 from suprank.hierarchy.review.state import BranchState, Changes
 from tests.cli.collection import done, refused
-from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
-from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.review.small_project import CHURCH, small_project
 
 
@@ -23,7 +20,7 @@ def test_text_says_who_did_what_and_what_an_undo_undid():
     open_branch(project, "anna").apply(Rename(CHURCH, "Kirche"))
     Branch(project, "anna").undo(who="dora")
     open_branch(project, "ben")
-    lines = done("hierarchy", "log", "p").stdout.splitlines()
+    lines = done("hierarchy", "status", "--log", "p").stdout.splitlines()
     assert [line.split("Z  ")[1] for line in lines] == [
         "anna  suprank: started from 3 clusters of 7 labels",
         "anna  anna: renamed 'church' to 'Kirche'",
@@ -31,35 +28,36 @@ def test_text_says_who_did_what_and_what_an_undo_undid():
         "ben  suprank: started from 3 clusters of 7 labels",
     ]
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
-    assert len(done("hierarchy", "log", "p", "--branch", "ben").stdout.splitlines()) == 1
-    assert "there is no branch 'carl'; choose from anna, ben" in refused("hierarchy", "log", "p", "--branch", "carl")
+    assert len(done("hierarchy", "status", "--log", "p", "--branch", "ben").stdout.splitlines()) == 1
+    assert "there is no branch 'carl'; choose from anna, ben" in refused(
+        "hierarchy", "status", "--log", "p", "--branch", "carl"
+    )
 
 
-def test_json_lines_replayed_give_the_branch_and_hold_the_decisions():
-    project = two_branches("p", ANNA, BEN)
-    final = open_final_branch(project, "anna", "ben")
-    adjudication = Adjudication(project)
-    for one in adjudication.status().cases["label"]:
-        adjudication.resolve([one.disagreement], "second", reason="so it is", who="carl")
-    final.undo()
-    events = [json.loads(line) for line in done("hierarchy", "log", "p", "--branch", "final", "--jsonl").stdout.splitlines()]
-    assert [event["act"] for event in events] == ["start", "resolve", "resolve", "resolve", "undo"]
-    assert set(events[1]) == {"seq", "at", "branch", "who", "act", "said", "changes", "undoes", "decisions"}
+def test_json_lines_replayed_give_the_branch():
+    project = small_project("p")
+    anna = open_branch(project, "anna")
+    anna.apply(Rename(CHURCH, "Kirche"))
+    anna.undo()
+    events = [
+        json.loads(line) for line in done("hierarchy", "status", "--log", "p", "--branch", "anna", "--json").stdout.splitlines()
+    ]
+    assert [event["act"] for event in events] == ["start", "rename", "undo"]
+    assert set(events[1]) == {"seq", "at", "branch", "who", "act", "said", "changes", "undoes"}
     assert events[-1]["undoes"] == events[-2]["seq"]
-    assert (events[1]["decisions"][0]["chosen"], events[1]["decisions"][0]["who"]) == ("castle", "carl")
     groups, places = {}, {}
     for event in events:
         changes = Changes.from_dict(event["changes"])
         groups.update({one: after for one, (_, after) in changes.groups.items()})
         places.update({one: after for one, (_, after) in changes.labels.items()})
     with project.snapshot() as db:
-        state = BranchState(db, final.id)
+        state = BranchState(db, anna.id)
         assert {one: row for one, row in groups.items() if row is not None} == state.groups()
         assert places == state.all_places()
-    assert "carl: resolved the label 'fort': ben  because: so it is" in done("hierarchy", "log", "p").stdout
 
 
 def test_a_project_without_a_review_has_an_empty_log():
     small_project("p")
-    assert done("hierarchy", "log", "p").stdout == ""
-    assert "has no branch yet" in refused("hierarchy", "log", "p", "--branch", "anna")
+    assert done("hierarchy", "status", "--log", "p").stdout == ""
+    assert "has no branch yet" in refused("hierarchy", "status", "--log", "p", "--branch", "anna")
+    assert "--branch belongs to --log" in refused("hierarchy", "status", "p", "--branch", "anna")

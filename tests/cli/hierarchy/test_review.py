@@ -13,8 +13,6 @@ from suprank.cli.hierarchy import review
 from suprank.data import Manifest
 from suprank.hierarchy import Project
 from suprank.hierarchy.review import open_branch
-from suprank.hierarchy.review.branch import create_branch
-from suprank.hierarchy.review.state import Changes
 from tests.cli.collection import done, refused
 from tests.hierarchy.review.small_project import RECIPE, small_project
 
@@ -76,13 +74,14 @@ def served(monkeypatch):
 
 
 def test_without_annotators_all_branches_are_served_by_the_links_they_had_and_final_too(folder, served):
-    project = Project("p")
-    token = open_branch(project, "anna").token
-    with project.transaction() as db:
-        create_branch(db, "final", "final", 1, Changes(), "began")
+    token = open_branch(Project("p"), "anna").token
+    served("p", "--annotator", "ben")
+    client, links, _, _ = served("p", "--annotator", "final", "--from", "anna", "--against", "ben")
+    assert "Nothing is doubtful any more (anna against ben)" in client.get(links[0]).text
     client, links, _, _ = served("p")
+    assert [link.partition("/enter")[0] for link in links] == ["/anna", "/ben", "/final"]
     assert links[0] == f"/anna/enter?token={token}"
-    assert client.get(links[1]).status_code == 200
+    assert client.get(links[2]).status_code == 200
 
 
 def test_a_manifest_gives_pictures_and_is_kept(folder, served):
@@ -122,7 +121,10 @@ def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
     assert "nowhere does not exist; create it" in refused(*start, "nowhere", "--annotator", "anna", "--port", 0)
     assert "give --annotator NAME" in refused(*start, "p", "--port", 0)
     assert "must be 1 to 40 letters" in refused(*start, "p", "--annotator", "a/b", "--port", 0)
-    assert "agree --adjudicate" in refused(*start, "p", "--annotator", "final", "--port", 0)
+    assert "give both, and its name as --annotator" in refused(*start, "p", "--annotator", "final", "--from", "anna")
+    two = ("--from", "anna", "--against", "ben", "--port", 0)
+    assert "give both, and its name as --annotator" in refused(*start, "p", *two)
+    assert "there is no branch 'anna'" in refused(*start, "p", "--annotator", "final", *two)
     assert "belong to --manifest" in refused(*start, "p", "--annotator", "anna", "--level", "kind")
     assert "the manifest does not exist" in refused(*start, "p", "--annotator", "a", "--manifest", "no.csv", "--port", 0)
     Manifest.from_columns({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root=".").save("m.parquet")

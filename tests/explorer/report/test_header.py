@@ -52,7 +52,11 @@ def test_two_models_stand_side_by_side_and_what_makes_them_unlike_is_marked(sour
     assert found["Parameters"] == (("24.6 M", "23.0 M"), False), "heads of other widths may be compared"
     assert found["Loss"] == (("happier", "not trained"), False)
     assert "Interpolation, precision" not in found, "it is the same"
-    half = replace(trained, origin=replace(trained.origin, made_by=replace(RESNET, precision="fp16", scales=(1.0, 0.5))))
+    half = replace(
+        trained,
+        origin=replace(trained.origin, made_by=replace(RESNET, resize=128, squash=True, precision="fp16", scales=(1.0, 0.5))),
+    )
+    assert columns(trained, half)["Resize"] == (("none", "both sides to 128"), True)
     assert columns(trained, half)["Interpolation, precision"] == (("bilinear, fp32", "bilinear, fp16, scales 1, 0.5"), True)
 
 
@@ -61,11 +65,6 @@ def test_what_a_folder_does_not_record_is_not_invented(sources):
     found = columns(trained, embedded)
     assert found["Backbone"] == (("resnet50", "not recorded"), False)
     assert found["Loss"] == (("happier", "not recorded"), False)
-    recipe = {"model": {"backbone": "vit"}, "images": {"size": 224, "test_resize": 256, "squash": True}}
-    older = replace(trained, origin=replace(trained.origin, made_by=None, recipe=recipe))
-    facts = dict(header([older]).facts)
-    assert (facts["Backbone"], facts["Image size"], facts["Resize"]) == ("vit", "224 pixels", "both sides to 256")
-    assert "Parameters" not in facts
     assert set(columns(embedded, embedded)) == {"Dimensions"}
 
 

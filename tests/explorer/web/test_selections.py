@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from suprank import open_data
 from suprank.data import Manifest
@@ -18,7 +19,7 @@ from suprank.explorer.web import Explorer, ExplorerRun, Node
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
 from suprank.explorer.web.export import tagged_manifest
 from suprank.explorer.web.image_metrics import RESULTS, ImageMetrics
-from suprank.explorer.web.selections import parse_query, selection_query
+from suprank.explorer.web.selections import parse_query, selection_parameters, selection_query
 from suprank.explorer.web.tree import NodeMetrics
 from tests.explorer import runs
 from tests.explorer.runs import of_arrays
@@ -83,6 +84,8 @@ def test_the_worked_example(hand_made, query, expected):
         found = rows_of(hand_made, query)
         assert (found if "order" in query else sorted(found)) == expected
         page = client_of(hand_made).get(f"/?{query}").text
+        chosen = selection_parameters(hand_made, parse_query(hand_made, query)).values()
+        assert f"<title>{escape(', '.join(filter(None, chosen)))} · own · suprank</title>" in page, "the name of a bookmark"
         side = "gallery" if "side" in query else "query"
         assert sorted(map(int, re.findall(rf'class="frame" href="/item/a/{side}/(\d+)"', page))) == sorted(expected)
 

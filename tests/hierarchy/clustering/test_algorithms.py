@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score
+from threadpoolctl import threadpool_limits
 
 from suprank.hierarchy.clustering import algorithms, suggested_split
 from suprank.hierarchy.clustering.algorithms import cluster_centers, cosines_and_margins, cut_tree, distinct_rows, kmeans, ward
@@ -163,3 +164,22 @@ def test_blocks_of_rows_give_what_one_block_gives(monkeypatch):
     whole = np.stack(cosines_and_margins(*arguments))
     monkeypatch.setattr(algorithms, "_CHUNK", 2)
     assert np.stack(cosines_and_margins(*arguments)).tolist() == whole.tolist()
+
+
+def test_beyond_15_million_pairs_batches_are_about_as_good_and_give_the_same_clusters_on_any_number_of_cores(monkeypatch):
+    rows = around(np.eye(30), 40, 0.15)
+    full = kmeans(rows, 30, seed=0)
+    monkeypatch.setattr(algorithms, "MAX_PAIRS", 1)
+    monkeypatch.setattr(algorithms, "BATCH", 300)
+    found = kmeans(rows, 30, seed=0)
+    assert sum_of_squares(rows, found) <= 1.02 * sum_of_squares(rows, full)
+    with threadpool_limits(2):
+        assert kmeans(rows, 30, seed=0).tobytes() == found.tobytes()
+    assert kmeans(rows, 30, seed=1).tobytes() != found.tobytes()
+    doubled = kmeans(np.concatenate([rows, rows]), 30, seed=0)
+    assert (doubled[: len(rows)] == doubled[len(rows) :]).all()
+
+
+def sum_of_squares(rows, clusters):
+    groups = [rows[clusters == one] for one in np.unique(clusters)]
+    return sum(np.square(group - group.mean(axis=0)).sum() for group in groups)

@@ -9,6 +9,10 @@ from pathlib import Path
 
 from suprank.hierarchy import Project, Recipe
 from suprank.hierarchy.project import FILE
+from suprank.hierarchy.review import Branch
+from suprank.hierarchy.review.branch import create_branch
+from suprank.hierarchy.review.state import Changes, GroupRow
+from suprank.hierarchy.tree import Hierarchy
 
 LABELS = {"church": 50, "chapel": 20, "castle": 40, "fort": 10, "lake": 30, "river": 15, "heritage site": 5}
 CLUSTERS = [["church", "chapel", "heritage site"], ["castle", "fort"], ["lake", "river"]]
@@ -64,3 +68,46 @@ def tree(branch):
             members_of[group].append(texts[label])
     name = {one: row["name"] for one, row in groups.items()}
     return {name[one]: (name.get(row["parent"]), sorted(members_of[one])) for one, row in groups.items()}, excluded
+
+
+ANNA = {
+    "church": ["church", "made"],
+    "chapel": ["church", "made"],
+    "castle": ["castle", "made"],
+    "fort": ["fort", "made"],
+    "lake": ["lake", "natural"],
+    "river": ["lake", "natural"],
+    "site": "no place",
+    "heritage": "vague",
+}
+BEN = {
+    "church": ["cathedral", "made"],
+    "chapel": ["cathedral", "made"],
+    "castle": ["castle", "old"],
+    "fort": ["castle", "old"],
+    "lake": ["lake", "natural"],
+    "river": ["stream", "natural"],
+    "site": "nothing",
+    "heritage": ["castle", "old"],
+}
+TWO = Recipe(name="two", title="two", levels=("landmark", "supercategory", "kind"))
+
+
+def two_branches(folder, first=ANNA, second=BEN, weights=None):
+    """A project with branches anna and ben: label → names of its groups, finest first, or the reason why it is excluded."""
+    labels = {text: (weights or {}).get(text, 1) for text in first}
+    project = small_project(folder, TWO, labels, [list(labels)])
+    for name, places in (("anna", first), ("ben", second)):
+        write_branch(project, name, places)
+    return project
+
+
+def write_branch(project, name, answers):
+    paths = {text: None if isinstance(place, str) else place for text, place in answers.items()}
+    excluded = {text: place for text, place in answers.items() if isinstance(place, str)}
+    found = Hierarchy.from_paths(paths, levels=project.recipe.levels, excluded=excluded)
+    groups = {one: (None, GroupRow(group.level, group.name, group.parent, state="done")) for one, group in found.groups.items()}
+    places = {one: (None, label.group or label.reason) for one, label in found.labels.items()}
+    with project.transaction() as db:
+        create_branch(db, name, 1, Changes(groups, places), "started")
+    return Branch(project, name)

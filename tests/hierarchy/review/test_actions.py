@@ -129,7 +129,6 @@ def test_notes_marks_and_empty_groups(branch):
         (Move((ID["fort"],), HUMAN), "contains groups, not labels"),
         (Move((99,), LAKE), "not on this branch"),
         (Exclude((ID["fort"],), ""), "Give a reason"),
-        (Exclude((ID["fort"],), "unsettled"), "Give a reason"),
         (Rename(CASTLE, "Natural" * 40), "1 to 200 characters"),
         (SetParent((HUMAN,), NATURAL), "cannot go under"),
         (SetParent((CASTLE,), LAKE), "cannot go under"),

@@ -156,17 +156,6 @@ def test_the_same_click_sent_twice_counts_once(branch):
     assert [event.action for event in branch.log(newest_first=False)] == ["start", "split", "undo"]
 
 
-def test_also_writes_in_the_same_transaction_or_not_at_all(branch):
-    def fails(db, seq):
-        db.execute("INSERT INTO meta VALUES ('seq', ?)", (str(seq),))
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        branch.apply(Note(LAKE, "new"), also=fails)
-    assert branch.project.meta("seq") is None
-    assert len(branch.log()) == 1
-
-
 def test_annotators_do_not_see_each_other(project):
     anna, ben = open_branch(project, "anna"), open_branch(project, "ben")
     before = tree(ben)

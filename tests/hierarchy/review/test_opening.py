@@ -64,5 +64,3 @@ def test_a_name_that_cannot_be_in_a_url_is_refused(tmp_path, name):
 def test_errors_name_the_missing_step(tmp_path):
     with pytest.raises(ValueError, match="hierarchy cluster"):
         open_branch(Project.create(tmp_path / "empty", RECIPE), "anna")
-    with pytest.raises(ValueError, match="agree --adjudicate"):
-        open_branch(small_project(tmp_path / "project"), "final")

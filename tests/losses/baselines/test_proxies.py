@@ -1,4 +1,4 @@
-"""ProxyNCA++, ArcFace and CSL: by hand, in loops, beside pytorch-metric-learning, and the laws that tie them to the softmax."""
+"""Losses of proxies: by hand, in loops, beside pytorch-metric-learning, and the laws that tie them to the softmax."""
 
 import math
 
@@ -6,12 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pytorch_metric_learning.losses import ArcFaceLoss, ProxyNCALoss
+from pytorch_metric_learning.losses import ArcFaceLoss, CosFaceLoss, ProxyAnchorLoss, ProxyNCALoss
 
-from suprank.losses import CosFace, ProxySoftmax
-from suprank.losses.baselines.proxies import CSL, ArcFace, ProxyNCA
+from suprank.losses import CSL, ArcFace, CosFace, ProxyAnchor, ProxyNCA, ProxySoftmax
 from tests import reference
-from tests.losses.batches import DIM, batch
+from tests.losses.batches import COMPOSITIONS, DIM, batch, gradient_of, with_a_class
 from tests.ranking.random_rankings import SOME
 
 TREE = torch.tensor([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1], [4, 2, 1]])  # of the composition "three levels"
@@ -119,8 +118,7 @@ def test_nca_proxies_start_at_an_eighth_of_a_normal():
 def test_without_a_margin_it_is_the_softmax_at_its_temperature(loss):
     embeddings, labels = batch("three levels")
     softmax = ProxySoftmax(CLASSES, DIM, temperature=1 / 8)
-    (weights,) = loss.parameters()
-    softmax.proxies.data = weights.detach().T.clone() if isinstance(loss, CosFace) else weights.detach().clone()
+    softmax.proxies.data = loss.proxies.detach().clone()
     assert loss(embeddings, labels).item() == pytest.approx(softmax(embeddings, labels).item(), rel=1e-6)
 
 
@@ -288,3 +286,86 @@ def test_the_tree_is_saved_and_not_trained():
 
 
 # All
+
+
+# CosFace and ProxyAnchor
+
+
+def soft_sum(values):
+    """log(1 + Σ exp)."""
+    highest = max([0.0, *values])
+    return highest + math.log(sum(math.exp(value - highest) for value in [0.0, *values]))
+
+
+def slow_proxy_anchor(embeddings, classes, proxies, margin=0.1, scale=32.0):
+    positive, negative = [], []
+    for own, proxy in enumerate(proxies):
+        pairs = [(reference.cosine(embedding, proxy), one) for embedding, one in zip(embeddings, classes, strict=True)]
+        if own in classes:
+            positive.append(soft_sum([-scale * (score - margin) for score, one in pairs if one == own]))
+        negative.append(soft_sum([scale * (score + margin) for score, one in pairs if one != own]))
+    return sum(positive) / max(1, len(positive)) + sum(negative) / len(proxies)
+
+
+def slow_cosface(embeddings, classes, proxies, margin=0.35, scale=64.0):
+    total = 0.0
+    for embedding, own in zip(embeddings, classes, strict=True):
+        logits = [scale * (reference.cosine(embedding, proxy) - margin * (z == own)) for z, proxy in enumerate(proxies)]
+        total += soft_sum([logit - logits[own] for z, logit in enumerate(logits) if z != own])
+    return total / len(classes)
+
+
+MARGINS = {CosFace: (slow_cosface, CosFaceLoss, "W"), ProxyAnchor: (slow_proxy_anchor, ProxyAnchorLoss, "proxies")}
+by_kind = pytest.mark.parametrize("kind", MARGINS, ids=lambda kind: kind.__name__)
+
+
+def test_proxy_anchor_by_hand():
+    loss = ProxyAnchor(2, 2, margin=0.1, scale=2.0).double()
+    loss.proxies.data.copy_(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))
+    found = loss(torch.tensor([[0.6, 0.8]]).double(), torch.tensor([0]))
+    # One proxy has an image, at 0.6; for the other that image is a negative, at 0.8, of two proxies in all.
+    expected = math.log1p(math.exp(-2 * (0.6 - 0.1))) + math.log1p(math.exp(2 * (0.8 + 0.1))) / 2
+    assert found.item() == pytest.approx(expected)
+
+
+def test_cosface_by_hand():
+    loss = CosFace(2, 2, margin=0.25, scale=4.0).double()
+    loss.proxies.data.copy_(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))
+    found = loss(torch.tensor([[0.6, 0.8]]).double(), torch.tensor([0]))
+    assert found.item() == pytest.approx(math.log1p(math.exp(4 * (0.8 - 0.6 + 0.25))))
+
+
+@pytest.mark.parametrize("given", [{}, {"margin": 0.2, "scale": 7.0}], ids=str)
+@pytest.mark.parametrize("composition", [name for name in COMPOSITIONS if name != "ids far apart"])
+@by_kind
+def test_proxies_with_margins_equal_the_equation(kind, composition, given):
+    embeddings, labels = batch(composition)
+    loss = kind(6, DIM, **given).double()
+    known, classes = with_a_class(embeddings, labels)
+    expected = MARGINS[kind][0](known.tolist(), classes, loss.proxies.tolist(), **given) if classes else 0.0
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-10)
+
+
+@by_kind
+def test_value_and_gradients_are_pytorch_metric_learnings(kind):
+    _, package, name = MARGINS[kind]
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 4e-6)):
+        embeddings, labels = batch("unequal classes", dtype=dtype)
+        ours, theirs = kind(6, DIM).to(dtype), package(6, DIM).to(dtype)
+        weight = getattr(theirs, name)
+        weight.data.copy_(ours.proxies.data.T if kind is CosFace else ours.proxies.data)
+        (value, slope), (expected, slopes) = gradient_of(ours, embeddings, labels), gradient_of(theirs, embeddings, labels)
+        torch.testing.assert_close(value, expected, rtol=tolerance, atol=0)
+        torch.testing.assert_close(slope, slopes, rtol=1e-4, atol=10 * tolerance)
+        torch.testing.assert_close(
+            ours.proxies.grad, weight.grad.T if kind is CosFace else weight.grad, rtol=1e-4, atol=10 * tolerance
+        )
+
+
+@by_kind
+def test_an_embedding_on_its_proxy_has_finite_gradients(kind):
+    loss = kind(6, DIM)
+    value, slope = gradient_of(loss, loss.proxies.detach(), torch.arange(6))
+    assert value.isfinite()
+    assert slope.isfinite().all()
+    assert loss.proxies.grad.isfinite().all()

@@ -171,6 +171,6 @@ def test_lists_of_scores_with_padding_are_the_plain_ones_in_value_and_gradient(k
 
 def test_every_function_of_the_room_stands_for_a_plain_one():
     modules = ("measures", "relevance", "ranks.dispatch", "ranks.gridded")
-    rooms = [sys.modules[f"suprank.ranking.{name}"] for name in modules] + [sys.modules["suprank.losses.unit_vectors"]]
+    rooms = [sys.modules[f"suprank.ranking.{name}"] for name in modules] + [sys.modules["suprank.losses.batch"]]
     plain = {name for room in rooms for name, function in vars(room).items() if hasattr(function, "__wrapped__")}
     assert seam._KERNELS.keys() <= plain

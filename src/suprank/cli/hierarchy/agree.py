@@ -1,4 +1,4 @@
-"""`suprank hierarchy agree`: measure the agreement of two annotators, and serve the page to adjudicate disagreements."""
+"""`suprank hierarchy agree`: measure the agreement of two annotators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 from suprank.cli import terminal
 from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder
-from suprank.cli.serving import serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,72 +32,47 @@ def agree(
     list_file: Annotated[
         Path | None, typer.Option("--list", metavar="FILE.csv", help="Write all disagreements to this file, heaviest first.")
     ] = None,
-    adjudicate: Annotated[
-        bool, typer.Option("--adjudicate", help="Serve the page on which disagreements are decided, into the branch final.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="With --adjudicate: start final again, while nobody has worked on it.")
-    ] = False,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; with 127.0.0.1 only this machine can connect.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the table of groups.")] = False,
 ) -> None:
     """Measure how far the branches of two annotators agree, first ignoring the names of groups, then aligning them.
 
     The statistics are over the labels that both have put into a group; those that cannot be computed (one category, nothing
-    reviewed by both) are called undefined. With --adjudicate, what they agree on becomes the branch `final`, and a page opens
-    for the rest; the same command continues later.
+    reviewed by both) are called undefined. To decide what they differ on, review a third branch that starts from theirs.
 
     \b
     suprank hierarchy agree landmarks
     suprank hierarchy agree landmarks anna ben --list disagreements.csv
-    suprank hierarchy agree landmarks --adjudicate
+    suprank hierarchy review landmarks --annotator final --from anna --against ben
     """
-    if as_json and adjudicate:
-        raise typer.BadParameter("--json prints statistics and --adjudicate opens a page; give one of the two.")
-    if restart and not adjudicate:
-        raise typer.BadParameter("--restart belongs to --adjudicate; give both.", param_hint="--restart")
     with plain_errors():
         from suprank.hierarchy.agreement import compare_branches
         from suprank.hierarchy.project import Project
 
         opened = Project(project)
-        first, second = _two_branches(opened, branches or [], adjudicate=adjudicate)
         if list_file is not None:
             terminal.check_writable(list_file)
-        if list_file is not None or not adjudicate:
-            comparison = compare_branches(opened, first, second)
-            found = comparison.agreement()
-            if list_file is not None:
-                _write_disagreements(list_file, comparison.disagreements, opened.recipe.levels)
-            if as_json:
-                terminal.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-            elif not adjudicate:
-                for line in _lines(found, quiet):
-                    terminal.echo(line)
-        if list_file is not None and not as_json:
-            terminal.echo(f"{list_file}: {len(comparison.disagreements):,} disagreements")
-        if adjudicate:
-            _serve_adjudication(opened, first, second, restart, host, port, open_page=not no_browser)
+        comparison = compare_branches(opened, *_two_branches(opened, branches or []))
+        found = comparison.agreement()
+        if list_file is not None:
+            _write_disagreements(list_file, comparison.disagreements, opened.recipe.levels)
+    if as_json:
+        terminal.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        return
+    for line in _lines(found, quiet):
+        terminal.echo(line)
+    if list_file is not None:
+        terminal.echo(f"{list_file}: {len(comparison.disagreements):,} disagreements")
 
 
-def _two_branches(project: Project, given: list[str], *, adjudicate: bool) -> tuple[str, str]:
-    """The branches that are given, else those from which final started, else those of the two annotators."""
-    from suprank.hierarchy.adjudication import read_origin
-
+def _two_branches(project: Project, given: list[str]) -> tuple[str, str]:
+    """The branches that are given, or those of the two annotators."""
     with project.snapshot() as db:
-        branches = [row[0] for row in db.execute("SELECT name FROM branch WHERE kind = 'annotator' ORDER BY id")]
-        origin = read_origin(db) if adjudicate else None
+        branches = [row[0] for row in db.execute("SELECT name FROM branch WHERE origin IS NULL ORDER BY id")]
     if len(given) == 2:
         return given[0], given[1]
     known = f"the annotators' branches are {', '.join(branches)}" if branches else "nobody has begun a review yet"
     if given:
         raise ValueError(f"{len(given)} branches are named; name two, or none. Here, {known}.")
-    if origin is not None:
-        return origin.first, origin.second
     if len(branches) < 2:
         start = f"`suprank hierarchy review {project.folder} --annotator NAME` starts a branch"
         raise ValueError(f"agreement is between two branches, and {known}; {start}.")
@@ -177,27 +151,3 @@ def _write_disagreements(file: Path, disagreements: list[Disagreement], levels: 
         level = "label" if one.level == 0 else levels[one.level]
         rows.append((one.kind, one.subject, level, one.about, one.weight, *one.descriptions, one.first.note, one.second.note))
     write_atomically(file, csv_bytes(COLUMNS, rows))
-
-
-def _serve_adjudication(
-    project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool
-) -> None:
-    from suprank.hierarchy.adjudication import open_final_branch
-    from suprank.hierarchy.review.web import create_app
-    from suprank.hierarchy.text import pluralize
-    from suprank.web.serving import bind_socket
-
-    with bind_socket(host, port) as listening:  # first, so that a port in use is reported before any work
-        branch = open_final_branch(project, first, second, restart=restart)
-        app = create_app(project, [branch.name], host=host)
-        status = app.state.review.adjudication.status()  # reads the two logs once, for the first page too
-        total = sum(map(len, status.cases.values()))
-        terminal.echo(f"final, of {first} and {second}: {total - status.open:,} of {total:,} disagreements are resolved")
-        for name, changes in status.changed.items():
-            terminal.echo(f"{name} continued after final started ({pluralize(changes, 'change')}); final does not include that")
-        if not status.open:
-            terminal.echo(
-                f"all disagreements are resolved; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
-            )
-        links = [("", f"/{branch.name}/adjudicate/enter?token={branch.token}")]
-        serve(app, listening, host, links, others="and has the link can decide", open_page=open_page)

@@ -4,10 +4,7 @@ import typer
 
 from suprank.cli.hierarchy.agree import agree
 from suprank.cli.hierarchy.cluster import cluster
-from suprank.cli.hierarchy.embed import embed
 from suprank.cli.hierarchy.export import export
-from suprank.cli.hierarchy.lint import lint
-from suprank.cli.hierarchy.log import log
 from suprank.cli.hierarchy.new import new
 from suprank.cli.hierarchy.review import review
 from suprank.cli.hierarchy.status import status
@@ -16,11 +13,8 @@ from suprank.cli.hierarchy.types import types
 app = typer.Typer(no_args_is_help=True, help="Build a reviewed label hierarchy from a flat list of labels.")
 app.command()(new)
 app.command()(types)
-app.command()(embed)
 app.command()(cluster)
 app.command()(review)
 app.command()(agree)
 app.command()(export)
-app.command()(lint)
 app.command()(status)
-app.command()(log)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from suprank.cli import terminal
 from suprank.cli.hierarchy.exit_codes import LINT, plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
+
+if TYPE_CHECKING:
+    from suprank.hierarchy.lint import Finding
 
 
 class Format(StrEnum):
@@ -24,7 +28,9 @@ class Format(StrEnum):
 
 def export(
     project: ProjectFolder,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write to.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only list what lint finds; write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: print the findings as JSON.")] = False,
     branch: Annotated[str | None, typer.Option(help="Branch to export.", show_default="final, or the only one")] = None,
     format: Annotated[
         Format, typer.Option(help="Files: tree.json; <split>_label_to_hierarchical.csv; labels.csv and groups.csv; or all.")
@@ -50,29 +56,37 @@ def export(
 ) -> None:
     """Write a branch as files: a label tree, the published H-GLDv2 columns, tables of labels and groups, provenance, log.
 
-    The exit code is 6, and nothing is written, while lint finds errors. The same branch gives the same bytes, except for the
-    time in provenance.json.
+    First, lint looks for stray blanks, duplicates, lone plurals, siblings that overlap, empty groups, extreme sizes and
+    unfinished work. While it finds errors, the exit code is 6 and nothing is written. The same branch gives the same bytes,
+    except for the time in provenance.json.
 
     \b
+    suprank hierarchy export landmarks --check
     suprank hierarchy export landmarks --out labels
     suprank hierarchy export shop --out labels --manifest-out products-3-levels.parquet
     """
     with plain_errors():
         from suprank.hierarchy.export import LintFailedError, export_branch
-        from suprank.hierarchy.lint import format_findings
+        from suprank.hierarchy.lint import format_findings, lint_project
         from suprank.hierarchy.project import Project
         from suprank.hierarchy.text import pluralize
-        from suprank.hierarchy.tree import FINAL, choose_branch
+        from suprank.hierarchy.tree import choose_branch
 
-        terminal.check_folder(out)
+        if out is not None:
+            terminal.check_folder(out)
         if manifest_out is not None:
             terminal.check_writable(manifest_out)
         opened = Project(project)
+        branch = choose_branch(opened, branch)
+        if check:
+            _print_findings(f"{project}, branch {branch}", lint_project(opened, branch), as_json, quiet)
+        if out is None:
+            raise typer.BadParameter("give --out, the folder to write to, or --check.", param_hint="--out")
         try:
             result = export_branch(
                 opened,
                 out,
-                choose_branch(opened, branch),
+                branch,
                 format=format.value,
                 force=force,
                 manifest=manifest,
@@ -86,9 +100,9 @@ def export(
                 terminal.echo(line, err=True)
             terminal.echo("Nothing was written; correct these, or write anyway with --force.", err=True)
             raise typer.Exit(LINT) from None
-    if result.unsettled:
-        counts = ", ".join(pluralize(number, kind) for kind, number in result.unsettled.items())
-        verb = f"agree {project} --adjudicate" if result.branch == FINAL else f"review {project}"
+    if result.undecided:
+        counts = ", ".join(pluralize(number, kind) for kind, number in result.undecided.items())
+        verb = f"review {project} --annotator {result.branch}"
         message = f"{out} has undecided parts: {counts}; decide them with `suprank hierarchy {verb}`, and export again."
         terminal.echo(message, err=True)
     if quiet:
@@ -98,8 +112,8 @@ def export(
         terminal.echo(f"written in spite of {pluralize(len(result.overridden), 'lint error')}, as provenance.json records")
     if result.warnings:
         terminal.echo(
-            f"{pluralize(result.warnings, 'lint warning')}; list them with `suprank hierarchy lint {project} --branch "
-            f"{result.branch}`"
+            f"{pluralize(result.warnings, 'lint warning')}; list them with `suprank hierarchy export {project} --branch "
+            f"{result.branch} --check`"
         )
     if result.manifest is not None:
         terminal.echo(f"{manifest_out}: {result.manifest.manifest!r}")
@@ -107,3 +121,17 @@ def export(
             terminal.echo(f"dropped without a group: {pluralize(result.manifest.dropped, 'row')}")
         if result.manifest.replaced:
             terminal.echo(f"replaced levels: {', '.join(result.manifest.replaced)}")
+
+
+def _print_findings(about: str, findings: list[Finding], as_json: bool, quiet: bool) -> NoReturn:
+    """Print what lint found, and exit with its code if there are errors."""
+    from suprank.hierarchy.lint import format_findings, severity_counts
+
+    errors, warnings = severity_counts(findings)
+    if as_json:
+        report = {"about": about, "errors": errors, "warnings": warnings, "findings": [one.to_dict() for one in findings]}
+        terminal.echo(json.dumps(report, indent=2, ensure_ascii=False))
+    elif findings or not quiet:
+        for line in (about, *format_findings(findings)):
+            terminal.echo(line)
+    raise typer.Exit(LINT if errors else 0)

@@ -23,6 +23,12 @@ def review(
         list[str] | None,
         typer.Option(metavar="NAME", help="Annotator, repeatable; each has a branch.", show_default="all there are"),
     ] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="NAME", help="Start from this annotator's branch, to adjudicate.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --from: mark the labels that this annotator placed differently.")
+    ] = None,
     manifest: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Manifest with sample images; it is remembered.")
     ] = None,
@@ -48,13 +54,21 @@ def review(
     Each annotator works on their own branch, which starts from the newest clusters, and opens it by the link that is printed.
     The link stays the same from one start to the next. Every click is saved at once. Ctrl-C stops the server.
 
+    With --from and --against, the branch starts from one annotator's, with what another placed differently marked as doubtful
+    and its groups open again: to decide, move a label, or mark its group done.
+
     \b
     suprank hierarchy review landmarks --annotator anna --annotator ben
+    suprank hierarchy review landmarks --annotator final --from anna --against ben
     suprank hierarchy review landmarks --manifest gldv2.parquet --level landmark
     suprank hierarchy review landmarks --instructions "Group landmarks by what a visitor sees, not by their history."
     """
     if manifest is None and (level is not None or root is not None):
         raise typer.BadParameter("--level and --root belong to --manifest; give that, too.")
+    if (source is not None or against is not None) and (None in (source, against) or len(annotator or ()) != 1):
+        raise typer.BadParameter(
+            "--from and --against start one branch; give both, and its name as --annotator, such as final."
+        )
     with plain_errors():
         from suprank.hierarchy.project import Project
         from suprank.hierarchy.review import open_branch
@@ -69,7 +83,7 @@ def review(
                 _remember_manifest(opened, manifest, level, root)
             if instructions is not None:
                 write_instructions(opened, _text_or_file(instructions))
-            branches = [open_branch(opened, name) for name in names]
+            branches = [open_branch(opened, name, source=source, against=against) for name in names]
             app = create_app(opened, names, host=host)
             if not quiet:
                 for branch in branches:

@@ -147,7 +147,7 @@ class Confusions:
     """Which label the first item has, by the label of the query, at one level (0: the finest).
 
     `counts[i]` queries of the label `labels[i]` find an item of the label `found[i]` first; labels are numbers of
-    `Source.names`, and `found` is −1 for an item without a label. `queries` is the number of queries of each label.
+    `RetrievalData.names`, and `found` is −1 for an item without a label. `queries` is the number of queries of each label.
     """
 
     level: int

@@ -126,16 +126,11 @@ class ScoreHistograms:
 
 @dataclass(frozen=True, eq=False)
 class HierarchicalAtK:
-    """H-P@k and H-R@k for each k, means over queries (`suprank.ranking.hierarchical_precision_at`).
-
-    Measured on `queries` of the `total_queries`, a random sample if not all.
-    """
+    """H-P@k and H-R@k for each k, means over queries (`suprank.ranking.hierarchical_precision_at`)."""
 
     ks: NDArray[np.int64]
     precision: NDArray[np.float64]
     recall: NDArray[np.float64]
-    queries: int
-    total_queries: int
 
 
 def precision_recall_and_scores(
@@ -194,7 +189,10 @@ def interpolated_precision(positive: NDArray[np.bool_]) -> NDArray[np.float64]:
 def hierarchical_at_k(
     data: RetrievalData, *, max_k: int = 1000, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> HierarchicalAtK:
-    """H-P@k and H-R@k for about 25 values of k, evenly spaced on a logarithmic axis from 1 to the gallery size or `max_k`."""
+    """H-P@k and H-R@k for about 25 values of k, evenly spaced on a logarithmic axis from 1 to the gallery size or `max_k`.
+
+    Means over all queries, or for a large collection over a random sample.
+    """
     longest = max(1, min(max_k, len(data.items) - int(data.gallery is None)))
     ks = np.unique(np.round(np.geomspace(1, longest, 25)).astype(np.int64))
     names = [f"{metric}@{k}" for metric in ("H-P", "H-R") for k in ks]
@@ -204,4 +202,4 @@ def hierarchical_at_k(
     chosen = data.take(rows) if len(rows) < len(data.queries) else data
     report = evaluate(chosen, metrics=[*names, *rank_all], progress=progress)
     values = np.array([report[name] for name in names]).reshape(2, len(ks))
-    return HierarchicalAtK(ks, values[0], values[1], len(rows), len(data.queries))
+    return HierarchicalAtK(ks, values[0], values[1])

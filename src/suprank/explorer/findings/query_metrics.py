@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LevelPrecision:
-    """AP at a level with its interval, over the `queries` that have a positive at that level."""
+    """AP at a level with its interval, over the queries that have a positive at that level."""
 
     level: str
     value: float
     low: float
     high: float
-    queries: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +49,7 @@ def precision_by_level(report: Report) -> list[LevelPrecision]:
     for level in report.levels:
         key = f"AP/{level}" if f"AP/{level}" in report else "AP"  # with one level, AP is its only name
         low, high = (report.intervals or {}).get(key, (float("nan"), float("nan")))
-        rows.append(LevelPrecision(level, report[key], low, high, report.n_queries - report.without_positives.get(level, 0)))
+        rows.append(LevelPrecision(level, report[key], low, high))
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def data_facts(data: RetrievalData) -> list[tuple[str, str]]:
 def model_facts(data: RetrievalData) -> dict[str, str]:
     """The network, how it read the images, and its training, as far as they are known."""
     recipe = data.origin.recipe or {}
-    facts = _network_facts(data.origin.made_by) if data.origin.made_by is not None else _recipe_facts(recipe)
+    facts = {} if data.origin.made_by is None else _network_facts(data.origin.made_by)
     facts["Dimensions"] = f"{data.items.embeddings.dim:,}"
     if data.origin.frozen:
         return facts | {"Loss": NOT_TRAINED, "Epochs": "0", "Trained": "–"}
@@ -100,18 +100,6 @@ def _network_facts(made_by: Provenance) -> dict[str, str]:
         "Resize": _resize(made_by.resize, made_by.squash),
         READING: ", ".join(text for text in reading if text),
     }
-
-
-def _recipe_facts(recipe: Any) -> dict[str, str]:
-    """The same from a recipe, for embeddings that do not record them."""
-    facts, images = {}, recipe.get("images", {})
-    if "backbone" in recipe.get("model", {}):
-        facts["Backbone"] = recipe_value(recipe["model"]["backbone"])
-    if "size" in images:
-        facts["Image size"] = f"{images['size']} pixels"
-    if "test_resize" in images:
-        facts["Resize"] = _resize(images["test_resize"], images.get("squash", False))
-    return facts
 
 
 def _resize(pixels: int, squash: bool) -> str:

@@ -23,7 +23,8 @@ from suprank.explorer.web.selections import check_split, parse_image, parse_node
 from suprank.explorer.web.tree import LABEL_ORDERS, NotMeasuredError
 from suprank.explorer.web.uploads import Uploads
 from suprank.files.tables import MalformedError
-from suprank.web.pages import page_offset, wants_json
+from suprank.web.forms import page_offset
+from suprank.web.pages import wants_json
 from suprank.web.security import HEADERS, SecurityMiddleware
 from suprank.web.thumbnails import data_url
 

@@ -1,20 +1,9 @@
-"""Identifiers in addresses: an image by run, side and row, a label by level and number, never a file path. And the same image
-in two runs."""
+"""Identifiers in addresses: an image by run, side and row, a label by level and number, never a file path."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from suprank.evaluation.retrieval_data import Items
-
+from typing import NamedTuple
 
 RUNS = "ab"
 SIDES = ("gallery", "query")
@@ -43,7 +32,7 @@ class ImageId(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A label: its level, 0 the finest, and its number in `Source.names` of that level.
+    """A label: its level, 0 the finest, and its number in `RetrievalData.names` of that level.
 
     Example:
         >>> str(Node(1, 12)), Node.parse("1.12"), Node.parse("1.x"), Node.parse("")
@@ -61,24 +50,3 @@ class Node(NamedTuple):
         """Parse what `str` returned; None for anything else."""
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,9})", text)
         return None if found is None else cls(int(found[1]), int(found[2]))
-
-
-class ImageMatching:
-    """Maps rows of one run to the rows of the same images in the other: same path, and same box if there are boxes.
-
-    It is computed on first use: for two runs of a million images this takes a second, less if both have the same rows.
-    """
-
-    def __init__(self, one: Items, other: Items) -> None:
-        self._one, self._other = one, other
-        self._rows: NDArray[np.int64] | None = None
-        self._same: bool | None = None
-
-    def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows in the other run; −1 if it does not have the image."""
-        if self._same is None:
-            ours, theirs = (pa.array(one.manifest.keys, pa.string()) for one in (self._one, self._other))
-            if not ours.equals(theirs):
-                self._rows = np.asarray(pc.fill_null(pc.index_in(ours, value_set=theirs), -1), np.int64)
-            self._same = self._rows is None
-        return rows if self._rows is None else self._rows[rows]

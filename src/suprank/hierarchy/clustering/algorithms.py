@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from suprank.hierarchy.clustering.two_level import STEPS, two_level_kmeans
-from suprank.system.platforms import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +18,10 @@ N_INIT, MAX_ITERATIONS = 1, 300
 """k-means: the number of starts by k-means++ (runs with other seeds show what other starts would give), and of iterations."""
 
 MAX_PAIRS = 15_000_000
-"""Points times clusters up to which k-means is scikit-learn's: 21,213 labels at the default k, where six runs take a minute."""
+"""Points times clusters beyond which k-means goes by batches: 21,213 labels at the default k, where six runs take a minute."""
+
+BATCH = 4_096
+"""Points of a batch; smaller ones leave more clusters empty."""
 
 MAX_WARD_ROWS = 20_000
 """Ward's method holds all distances at once, and for a while twice: 3.2 GB for this many rows."""
@@ -35,7 +33,7 @@ _CHUNK = 4_096  # rows whose cosines are computed at once
 
 
 def kmeans(vectors: NDArray[np.float32], k: int, seed: int, weights: NDArray[Any] | None = None) -> NDArray[np.int64]:
-    """The cluster 0, 1, ... of each row: `k` clusters, or fewer if fewer rows differ.
+    """The cluster 0, 1, ... of each row: `k` clusters, or a few less, such as where fewer rows differ.
 
     Equal rows count as one point with their joint weight, so they always stay together. A single thread adds up, because with
     several the sums, and so the result, could change from run to run.
@@ -50,77 +48,39 @@ def kmeans_runs(
     weights: NDArray[Any] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> list[NDArray[np.int64]]:
-    """`kmeans` with each of the seeds; every run has one thread.
-
-    Two-level runs share the cores. Those of scikit-learn take turns in this thread: in another, Ctrl-C could not end them.
-    """
+    """`kmeans` with each of the seeds, one after the other."""
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     points, point_of_row = distinct_rows(vectors)
     mass = np.bincount(point_of_row, weights=weights, minlength=len(points)).astype(np.float64)
     k = min(k, len(points))
-    two_level = is_two_level(len(points), k)
-    steps = StepCounter(progress, len(seeds) * (STEPS if two_level else 1))
-
-    def run(seed: int) -> NDArray[np.int64]:
-        with threadpool_limits(1):  # in this thread too: OpenMP counts by thread
-            if two_level:
-                clusters = two_level_kmeans(points, mass, k, seed, steps.advance, steps.check)[0]
-            else:
-                clusters = _full_kmeans(points, mass, k, seed)
-                steps.advance()
-        return np.unique(clusters[point_of_row], return_inverse=True)[1].astype(np.int64)
-
-    # The limit and the filter are set here as well, because they hold for all threads and a run that ends would lift them.
+    runs = []
+    progress(0, len(seeds))
     with threadpool_limits(1), warnings.catch_warnings():
         # Points that differ only by rounding may fall into one cluster, which leaves fewer than k.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if not two_level:
-            return list(map(run, seeds))
-        with ThreadPoolExecutor(min(len(seeds), usable_cores())) as pool:
-            try:
-                return list(pool.map(run, seeds))
-            except BaseException:  # Ctrl-C, for one
-                steps.stop()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        for number, seed in enumerate(seeds, start=1):
+            clusters = _fit(points, mass, k, seed)
+            runs.append(np.unique(clusters[point_of_row], return_inverse=True)[1].astype(np.int64))
+            progress(number, len(seeds))
+    return runs
 
 
-def is_two_level(points: int, k: int) -> bool:
-    """Whether `kmeans` takes its shortcut for many points and clusters, `two_level_kmeans`."""
+def in_batches(points: int, k: int) -> bool:
+    """Whether `kmeans` looks at a part of the points at a time, because there are many points and clusters."""
     return points * k > MAX_PAIRS
 
 
-def _full_kmeans(points: NDArray[np.float32], mass: NDArray[np.float64], k: int, seed: int) -> NDArray[Any]:
-    from sklearn.cluster import KMeans
+def _fit(points: NDArray[np.float32], mass: NDArray[np.float64], k: int, seed: int) -> NDArray[Any]:
+    from sklearn.cluster import KMeans, MiniBatchKMeans
 
-    model = KMeans(k, n_init=N_INIT, max_iter=MAX_ITERATIONS, random_state=seed, copy_x=True)
+    if in_batches(len(points), k):
+        model = MiniBatchKMeans(k, n_init=N_INIT, batch_size=BATCH, random_state=seed)
+    else:
+        model = KMeans(k, n_init=N_INIT, max_iter=MAX_ITERATIONS, random_state=seed)
     clusters: NDArray[Any] = model.fit(points, sample_weight=mass).labels_
     return clusters
-
-
-class StepCounter:
-    """Counts steps that several threads take, and reports them to `progress`."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._done, self._total = progress, 0, total
-        self._lock, self._stopped = Lock(), False
-        progress(0, total)
-
-    def check(self) -> None:
-        """Raise if the runs are to end."""
-        if self._stopped:
-            raise InterruptedError("the run was stopped")
-
-    def advance(self) -> None:
-        with self._lock:
-            self.check()
-            self._done += 1
-            self._progress(self._done, self._total)
-
-    def stop(self) -> None:
-        self._stopped = True
 
 
 def distinct_rows(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

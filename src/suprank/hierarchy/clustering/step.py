@@ -12,16 +12,16 @@ import numpy as np
 
 from suprank.hierarchy.clustering import summary
 from suprank.hierarchy.clustering.algorithms import (
+    BATCH,
     MAX_ITERATIONS,
     N_INIT,
     cluster_centers,
     cosines_and_margins,
     distinct_rows,
-    is_two_level,
+    in_batches,
     kmeans_runs,
     ward,
 )
-from suprank.hierarchy.clustering.two_level import DROP_ROUNDS, ROUNDS, SURPLUS
 from suprank.hierarchy.embedding import FOLDER, active_labels, labels_digest, read_vectors
 from suprank.hierarchy.project import canonical_json, digest_rows, record_step, utc_now
 
@@ -96,10 +96,8 @@ def cluster_labels(
     settings["versions"] = {name: version(name) for name in ("numpy", "scikit-learn", "scipy")}
     if method == "kmeans":
         settings |= {"seed": recipe.seed if seed is None else seed, "seeds": recipe.seeds if seeds is None else seeds}
-        if is_two_level(distinct, settings["k"]):
-            settings |= {"algorithm": "two-level", "surplus": SURPLUS, "rounds": ROUNDS, "drop_rounds": DROP_ROUNDS}
-        else:
-            settings |= {"n_init": N_INIT, "rounds": MAX_ITERATIONS}
+        batches = in_batches(distinct, settings["k"])
+        settings |= {"n_init": N_INIT, **({"batch": BATCH} if batches else {"rounds": MAX_ITERATIONS})}
     elif weighted or seed is not None or seeds is not None:
         raise ValueError("Ward's method has no weights and no seeds; leave out weighted, seed and seeds, or use k-means.")
     content = _content_digest(labels)
@@ -112,9 +110,7 @@ def cluster_labels(
         assignment = cluster_vectors(labels, vectors, settings, progress)
     with project.transaction() as db:
         if _content_digest(active_labels(db)) != content:
-            raise ValueError(
-                "the labels were changed while they were clustered; nothing was saved. Run `embed` and `cluster` again."
-            )
+            raise ValueError("the labels were changed while they were clustered; nothing was saved. Run `cluster` again.")
         if (last := _last_result(project, settings, inputs, content)) is not None:
             return last  # another process was quicker
         number = _write(db, labels, assignment, embedding["id"], settings, content)
@@ -133,7 +129,7 @@ def _last_embedding(project: Project, db: sqlite3.Connection, labels: list[Activ
     """The last embedding. It is an error if it is not of these labels."""
     last = "SELECT json_extract(result_json, '$.digest') FROM step WHERE name = 'embed' ORDER BY id DESC LIMIT 1"
     row: sqlite3.Row | None = db.execute(f"SELECT * FROM embedding WHERE fingerprint = ({last})").fetchone()
-    run = f"run `suprank hierarchy embed {project.folder}` first."
+    run = f"encode them first, as `suprank hierarchy cluster {project.folder}` does."
     if row is None:
         raise ValueError(f"{project.folder} has no embedding to cluster; {run}")
     if labels_digest(labels) != row["labels"]:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from suprank.hierarchy.lint.findings import ERROR, WARNING, Finding
 from suprank.hierarchy.lint.names import head, singular, singular_name
 from suprank.hierarchy.recipe import LintRecipe
 from suprank.hierarchy.text import pluralize
-from suprank.hierarchy.tree import FINAL, UNSETTLED, Hierarchy
-
-if TYPE_CHECKING:
-    from suprank.hierarchy.adjudication import AdjudicationStatus
-    from suprank.hierarchy.agreement.disagreements import Kind
+from suprank.hierarchy.tree import Hierarchy
 
 _EXAMPLES = 3
 _USUAL = 3  # a group of one label is reported if the median group has at least this many
@@ -104,7 +99,7 @@ def stray_findings(tree: Hierarchy) -> Iterator[Finding]:
 
 
 def work_findings(tree: Hierarchy) -> Iterator[Finding]:
-    """Find unfinished work: groups that are not done or not named, labels that await adjudication or have no place."""
+    """Find unfinished work: groups that are not done or not named, labels that are doubtful or have no place."""
     for number in range(1, tree.depth + 1):
         level = tree.levels[number]
         undone = sorted(group.name for group in tree.groups_at(number) if group.state != "done")
@@ -115,32 +110,14 @@ def work_findings(tree: Hierarchy) -> Iterator[Finding]:
         if unnamed:
             message = f"{len(unnamed):,} {level} have a suggested name that nobody has accepted: {_examples(unnamed)}"
             yield Finding("unnamed", WARNING, level, tuple(unnamed), message)
-    unsettled = sorted(label.text for label in tree.labels.values() if label.reason == UNSETTLED)
-    if unsettled and tree.branch == FINAL:
-        message = (
-            f"{len(unsettled):,} labels await adjudication: {_examples(unsettled)}; see `suprank hierarchy agree --adjudicate`"
-        )
-        yield Finding("unsettled", ERROR, tree.levels[0], tuple(unsettled), message)
+    doubtful = sorted(label.text for label in tree.labels.values() if label.doubt)
+    if doubtful:
+        message = f"two annotators differ on {pluralize(len(doubtful), 'label')}, and nobody has decided: {_examples(doubtful)}"
+        yield Finding("doubtful", WARNING, tree.levels[0], tuple(doubtful), message)
     unplaced = sorted(label.text for label in tree.labels.values() if label.group is None and label.reason is None)
     if unplaced:
         message = f"{len(unplaced):,} labels were added after the review began and have no place: {_examples(unplaced)}"
         yield Finding("unplaced", WARNING, tree.levels[0], tuple(unplaced), message)
-
-
-def undecided_findings(levels: Sequence[str], status: AdjudicationStatus) -> Iterator[Finding]:
-    """Find names and parents of groups that two annotators chose differently and nobody has decided yet."""
-    kinds: tuple[Kind, ...] = ("name", "parent")
-    for kind in kinds:
-        by_level: dict[str, list[str]] = defaultdict(list)
-        for case in status.cases[kind]:
-            if not case.resolved:
-                by_level[levels[case.disagreement.level]].append(case.disagreement.about)
-        for level, abouts in by_level.items():
-            message = (
-                f"{level}: the annotators differ on {pluralize(len(abouts), kind)}, and nobody has decided: "
-                f"{_examples(sorted(abouts))}; see `suprank hierarchy agree --adjudicate`"
-            )
-            yield Finding("undecided", WARNING, level, tuple(sorted(abouts)), message)
 
 
 def _examples(names: list[str]) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
 from suprank.hierarchy.text import label_key, pluralize
-from suprank.hierarchy.tree import UNSETTLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -240,7 +239,7 @@ class Exclude:
 
     def changes(self, state: BranchState, depth: int) -> tuple[Changes, str]:
         reason = self.reason.strip()
-        if reason == UNSETTLED or not _is_valid_line(reason):
+        if not _is_valid_line(reason):
             raise RefusedError(f"Give a reason of 1 to {MAX_NAME} characters, such as: not a kind of place.")
         places = places_of(state, self.labels)
         _check_in_group(state, places, self.source)

@@ -14,7 +14,7 @@ from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from suprank.hierarchy.project import Project
 
@@ -48,13 +48,13 @@ class Branch:
     def __init__(self, project: Project, name: str) -> None:
         self.project, self.name = project, name
         with project.snapshot() as db:
-            row = db.execute("SELECT id, kind, clustering, token FROM branch WHERE name = ?", (name,)).fetchone()
+            row = db.execute("SELECT id, origin, clustering, token FROM branch WHERE name = ?", (name,)).fetchone()
             names = [one[0] for one in db.execute("SELECT name FROM branch ORDER BY id")]
         if row is None:
             hint = f"choose from {', '.join(names)}" if names else "start one with `suprank hierarchy review`"
             raise ValueError(f"there is no branch {name!r}; {hint}.")
         self.id: int = row["id"]
-        self.kind: str = row["kind"]
+        self.origin: str | None = row["origin"]
         self.clustering: int | None = row["clustering"]
         self.token: str = row["token"]
         self._undo_stacks: tuple[int, list[int], list[int]] = (0, [], [])
@@ -66,7 +66,6 @@ class Branch:
         seen: Mapping[int, int] | None = None,
         token: str | None = None,
         who: str | None = None,
-        also: Callable[[sqlite3.Connection, int], None] | None = None,
     ) -> Event:
         """Carry out an action and log it.
 
@@ -78,7 +77,6 @@ class Branch:
             token: Identifies the click. Sent a second time, it returns the event of the first time, or raises `ConflictError`
                 if that was undone since.
             who: Who acts, if not the annotator of the branch.
-            also: Called with the connection and the event's number to write more in the same transaction.
         """
         with self.project.transaction() as db:
             if token is not None and (earlier := self._event_of_token(db, token)) is not None:
@@ -87,12 +85,10 @@ class Branch:
             changes, summary = action.changes(state, self.project.recipe.depth)
             if seen is not None:
                 self._check_seen(state, changes, seen)
-            if not changes and also is None:
+            if not changes:
                 raise RefusedError("That changes nothing.")
             event = self._log(db, type(action).__name__.lower(), summary, changes, token=token, who=who)
             state.write(changes, event.seq)
-            if also is not None:
-                also(db, event.seq)
             return event
 
     def undo(self, seq: int | None = None, *, token: str | None = None, who: str | None = None) -> Event:
@@ -264,10 +260,12 @@ def _changed_meanwhile(events: list[tuple[str, str]], groups: tuple[int, ...] = 
     return ConflictError(f"This was changed in the meantime ({who_did_what}); nothing was saved.", groups)
 
 
-def create_branch(db: sqlite3.Connection, name: str, kind: str, clustering: int | None, changes: Changes, summary: str) -> int:
+def create_branch(
+    db: sqlite3.Connection, name: str, clustering: int | None, changes: Changes, summary: str, *, origin: str | None = None
+) -> int:
     """Create a branch with these initial rows in the caller's transaction, and return its id. Its log starts with them."""
-    row = (name, kind, clustering, secrets.token_urlsafe(24), utc_now())
-    branch = db.execute("INSERT INTO branch (name, kind, clustering, token, made) VALUES (?, ?, ?, ?, ?)", row).lastrowid
+    row = (name, origin, clustering, secrets.token_urlsafe(24), utc_now())
+    branch = db.execute("INSERT INTO branch (name, origin, clustering, token, made) VALUES (?, ?, ?, ?, ?)", row).lastrowid
     assert branch is not None
     apply_system_action(db, branch, "start", summary, changes)
     return branch

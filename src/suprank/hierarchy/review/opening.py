@@ -6,10 +6,10 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from suprank.hierarchy.review.adjudication import start_from_two
 from suprank.hierarchy.review.branch import Branch, apply_system_action, create_branch
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
 from suprank.hierarchy.text import label_key, pluralize
-from suprank.hierarchy.tree import FINAL, UNSETTLED
 
 if TYPE_CHECKING:
     import sqlite3
@@ -20,28 +20,32 @@ UNSORTED = "unsorted"
 REMOVED_BY_CLEANING = "removed by cleaning: "
 
 
-def open_branch(project: Project, name: str) -> Branch:
+def open_branch(project: Project, name: str, *, source: str | None = None, against: str | None = None) -> Branch:
     """Open the branch of an annotator.
 
-    A new branch starts from the newest clustering: clusters become groups with suggested names. An existing one continues where
-    it was, with labels that cleaning added or removed since.
+    A new branch starts from the newest clustering: clusters become groups with suggested names. To adjudicate what two
+    annotators differ on, it starts from the branch `source`, with the labels that `against` placed differently marked as
+    doubtful. An existing branch continues where it was, with labels that cleaning added or removed since.
     """
+    if (source is None) != (against is None):
+        raise ValueError("give both source and against, the branches of two annotators, or neither.")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name):
         raise ValueError(f"annotator {name!r} must be 1 to 40 letters, digits, - and _, because it is part of a URL.")
     with project.transaction() as db:
         row = db.execute("SELECT id FROM branch WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            if name == FINAL:
-                raise ValueError(
-                    "`final` is no annotator; `suprank hierarchy agree --adjudicate` starts it from two annotators."
-                )
-            _start(project, db, name)
+        if row is not None and source is not None:
+            raise ValueError(f"there is a branch {name!r} already; open it without source and against, or use another name.")
+        if row is not None:
+            number = row["id"]
+        elif source is not None and against is not None:
+            number = start_from_two(db, name, source, against, project.recipe.levels)
         else:
-            sync_labels(db, row["id"])
+            number = _start(project, db, name)
+        sync_labels(db, number)
     return Branch(project, name)
 
 
-def _start(project: Project, db: sqlite3.Connection, name: str) -> None:
+def _start(project: Project, db: sqlite3.Connection, name: str) -> int:
     row = db.execute("SELECT max(id) FROM clustering").fetchone()
     if row[0] is None:
         raise ValueError(f"there are no clusters to review; run `suprank hierarchy cluster {project.folder}` first.")
@@ -64,14 +68,13 @@ def _start(project: Project, db: sqlite3.Connection, name: str) -> None:
     for one in set(group_of_cluster.values()) - with_labels:  # cleaning has removed all their labels since
         del changes.groups[one]
     summary = f"started from {len(group_of_cluster):,} clusters of {len(changes.labels):,} labels"
-    branch = create_branch(db, name, "annotator", clustering, changes, summary)
-    sync_labels(db, branch)
+    return create_branch(db, name, clustering, changes, summary)
 
 
 def sync_labels(db: sqlite3.Connection, branch: int) -> None:
     """Add labels that are new since the branch was last opened, and take out those that cleaning removed.
 
-    New labels go into a group of their own, or, on the final branch, wait for a decision.
+    New labels go into a group of their own.
     """
     new = db.execute(
         "SELECT id FROM label WHERE state = 'active' AND id NOT IN (SELECT label FROM member WHERE branch = ?) ORDER BY id",
@@ -102,9 +105,6 @@ def sync_labels(db: sqlite3.Connection, branch: int) -> None:
 
 def _place_for_new_labels(db: sqlite3.Connection, branch: int, changes: Changes) -> Place:
     """Where new labels go. The group for them is added to `changes` if the branch does not have it."""
-    (kind,) = db.execute("SELECT kind FROM branch WHERE id = ?", (branch,)).fetchone()
-    if kind == "final":
-        return UNSETTLED
     state = BranchState(db, branch)
     unsorted = next((one for one, row in state.groups().items() if row.level == 1 and row.name == UNSORTED), None)
     if unsorted is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from suprank.losses.base import MeasureLoss
+from suprank.ranking.hyper_parameters import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +39,12 @@ class _BinnedAP(MeasureLoss):
     def __init__(self, bins: int, *, include_self: bool) -> None:
         super().__init__(include_self=include_self)
         fewest = 2 - self.extra_knots
-        if isinstance(bins, bool) or not isinstance(bins, int) or bins < fewest:
+        if not (is_whole(bins) and bins >= fewest):
             raise ValueError(
                 f"bins={bins!r} must be a whole number from {fewest} on, because a score is shared between two knots; "
                 f"the authors use {self.default_bins}."
             )
         self.bins = bins
-
-    def extra_repr(self) -> str:
-        return f"bins={self.bins}, include_self={self.include_self}"
 
     @property
     def knots(self) -> int:

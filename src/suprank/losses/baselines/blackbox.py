@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from suprank.losses.base import MeasureLoss, RetrievalLoss
+from suprank.ranking.hyper_parameters import is_number
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
@@ -37,14 +37,11 @@ class BlackBoxAP(MeasureLoss):
 
     def __init__(self, *, interpolation: float = 4.0, margin: float = 0.02, include_self: bool = False) -> None:
         super().__init__(include_self=include_self)
-        if not 0 < interpolation < math.inf:
-            raise ValueError(f"interpolation={interpolation} must be a finite number above 0; the authors use 4.")
-        if not 0 <= margin < math.inf:
-            raise ValueError(f"margin={margin} must be a finite number, 0 or more; the authors use 0.02.")
+        if not (is_number(interpolation) and interpolation > 0):
+            raise ValueError(f"interpolation={interpolation!r} must be a finite number above 0; the authors use 4.")
+        if not (is_number(margin) and margin >= 0):
+            raise ValueError(f"margin={margin!r} must be a finite number, 0 or more; the authors use 0.02.")
         self.interpolation, self.margin = interpolation, margin
-
-    def extra_repr(self) -> str:
-        return f"interpolation={self.interpolation}, margin={self.margin}, include_self={self.include_self}"
 
     def per_query(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=self.include_self)

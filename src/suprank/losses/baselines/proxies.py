@@ -1,4 +1,4 @@
-"""Baselines with a vector for each fine class: a linear classifier, ProxyNCA++, ArcFace, and CSL of Dynamic Metric Learning."""
+"""Baselines with a vector for each fine class: a linear classifier, ProxyNCA++, ArcFace, CosFace, ProxyAnchor, and CSL."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, linear, softplus
 
-from suprank.losses.decomposability import ProxyLoss, ProxySoftmax, check_above_zero, cosines, uniform_proxies
+from suprank.losses.base import RetrievalLoss
+from suprank.losses.baselines.contrast import log_one_plus_sum_exp
+from suprank.losses.decomposability import ProxyLoss, ProxySoftmax, cosines, uniform_proxies
 from suprank.ranking import common_level
+from suprank.ranking.hyper_parameters import check_above_zero, check_finite, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,18 +37,15 @@ class CrossEntropy(ProxyLoss):
 
     def __init__(self, num_classes: int, embedding_size: int, *, label_smoothing: float = 0.1) -> None:
         super().__init__(num_classes, embedding_size)
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing} must be a share from 0 to below 1; Boudiaf et al. use 0.1.")
+        if not (is_number(label_smoothing) and 0 <= label_smoothing < 1):
+            raise ValueError(f"label_smoothing={label_smoothing!r} must be a share from 0 to below 1; Boudiaf et al. use 0.1.")
         self.label_smoothing = label_smoothing
         self.weight = uniform_proxies(num_classes, embedding_size)
         self.bias = nn.Parameter(torch.zeros(num_classes))
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, label_smoothing={self.label_smoothing}"
-
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
-        features = math.sqrt(self.embedding_size) * queries
-        logits = linear(features, self.weight.to(queries.dtype), self.bias.to(queries.dtype))
+        features = math.sqrt(queries.shape[1]) * queries
+        logits = linear(features, self.weight[:, : queries.shape[1]].to(queries.dtype), self.bias.to(queries.dtype))
         return cross_entropy(logits, fine, reduction="none", label_smoothing=self.label_smoothing)
 
 
@@ -63,9 +63,6 @@ class ProxyNCA(ProxySoftmax):
         self.scale = scale
         nn.init.normal_(self.proxies, std=1 / 8)
 
-    def extra_repr(self) -> str:
-        return f"{ProxyLoss.extra_repr(self)}, scale={self.scale}"
-
 
 class ArcFace(ProxyLoss):
     """ArcFace: the cross entropy of s·cos θ_z over proxies z, with s·cos(θ_y + m) at the image's own (Deng et al., CVPR 2019).
@@ -77,16 +74,13 @@ class ArcFace(ProxyLoss):
 
     def __init__(self, num_classes: int, embedding_size: int, *, margin: float = 0.3, scale: float = 30.0) -> None:
         super().__init__(num_classes, embedding_size)
-        if not 0 <= margin <= math.pi:
+        if not (is_number(margin) and 0 <= margin <= math.pi):
             raise ValueError(
-                f"margin={margin} must be an angle between 0 and π, in radians; the authors use 0.3, and 28.6 degrees are 0.5."
+                f"margin={margin!r} must be an angle between 0 and π in radians; the authors use 0.3, and 28.6 degrees are 0.5."
             )
         check_above_zero(scale=scale)
         self.margin, self.scale = margin, scale
         self.proxies = uniform_proxies(num_classes, embedding_size)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, margin={self.margin}, scale={self.scale}"
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         cosine = cosines(queries, self.proxies)
@@ -96,6 +90,51 @@ class ArcFace(ProxyLoss):
         turned = own * math.cos(self.margin) - sine * math.sin(self.margin)
         turned = turned.where(own >= -math.cos(self.margin), own - self.margin * math.sin(self.margin))
         return cross_entropy(self.scale * cosine.scatter(1, fine[:, None], turned), fine, reduction="none")
+
+
+class CosFace(ProxyLoss):
+    """CosFace: the cross entropy of s·cos θ_z over proxies z, with s·(cos θ_y − m) at the image's own (Wang et al., CVPR 2018).
+
+    θ is the angle between embedding and proxy, s = `scale`, m = `margin`, a cosine; mean over the batch.
+    """
+
+    def __init__(self, num_classes: int, embedding_size: int, *, margin: float = 0.35, scale: float = 64.0) -> None:
+        super().__init__(num_classes, embedding_size)
+        check_finite(margin=margin)
+        check_above_zero(scale=scale)
+        self.margin, self.scale = margin, scale
+        self.proxies = uniform_proxies(num_classes, embedding_size)
+
+    def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
+        cosine = cosines(queries, self.proxies)
+        moved = cosine.scatter_add(1, fine[:, None], cosine.new_full((len(cosine), 1), -self.margin))
+        return cross_entropy(self.scale * moved, fine, reduction="none")
+
+
+class ProxyAnchor(ProxyLoss):
+    """ProxyAnchor (Kim et al., CVPR 2020): proxies P, of which P⁺ have images in the batch, α = `scale`, δ = `margin`,
+
+        L = 1/|P⁺| Σ_{p∈P⁺} log(1 + Σ_{i of p} exp(−α(s_ip − δ))) + 1/|P| Σ_{p∈P} log(1 + Σ_{i not of p} exp(α(s_ip + δ)))
+
+    δ is a cosine. The means are over proxies, each of which needs all images at once: there are no values per query, and
+    `collection_loss` refuses it.
+    """
+
+    means = RetrievalLoss.means  # none
+
+    def __init__(self, num_classes: int, embedding_size: int, *, margin: float = 0.1, scale: float = 32.0) -> None:
+        super().__init__(num_classes, embedding_size)
+        check_finite(margin=margin)
+        check_above_zero(scale=scale)
+        self.margin, self.scale = margin, scale
+        self.proxies = uniform_proxies(num_classes, embedding_size)
+
+    def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+        scores = cosines(queries, self.proxies)
+        own = fine[:, None] == torch.arange(self.num_classes, device=fine.device)
+        positive = log_one_plus_sum_exp(self.scale * (self.margin - scores), own, dim=0)
+        negative = log_one_plus_sum_exp(self.scale * (scores + self.margin), ~own & (fine >= 0)[:, None], dim=0)
+        return positive.sum() / own.any(0).sum().clamp(min=1) + negative.mean()
 
 
 class CSL(ProxyLoss):
@@ -133,16 +172,13 @@ class CSL(ProxyLoss):
         check_above_zero(scale=scale)
         levels = labels.shape[1]
         self.margins = _default_margins(levels) if margins is None else tuple(margins)
-        if len(self.margins) != levels or not all(map(math.isfinite, self.margins)):
+        if len(self.margins) != levels or not all(map(is_number, self.margins)):
             raise ValueError(
                 f"margins={self.margins} must be {levels} finite numbers, one for each level of class_labels, finest first."
             )
         self.scale = scale
         self.register_buffer("class_labels", labels)
         self.proxies = uniform_proxies(len(labels), embedding_size)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, margins={self.margins}, scale={self.scale}"
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         scores = self.scale * cosines(queries, self.proxies)

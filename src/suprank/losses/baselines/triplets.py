@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from suprank.losses.base import QueryMean, RetrievalLoss
+from suprank.ranking.hyper_parameters import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,28 +35,25 @@ class TripletSemiHard(RetrievalLoss):
 
     def __init__(self, *, margin: float = 0.05) -> None:
         super().__init__()
-        if not 0 < margin < math.inf:
-            raise ValueError(f"margin={margin} must be a finite number above 0: a gap of cosines; the authors use 0.05.")
+        if not (is_number(margin) and margin > 0):
+            raise ValueError(f"margin={margin!r} must be a finite number above 0: a gap of cosines; the authors use 0.05.")
         self.margin = margin
         self.log: dict[str, Tensor] = {}
 
-    def extra_repr(self) -> str:
-        return f"margin={self.margin}"
-
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         scores, level = batch.scores, batch.fine_level()
-        total, triplets = _SemiHardHinges.apply(scores, level, self.margin)
+        totals, triplets = _SemiHardHinges.apply(scores, level, self.margin)
         skipped = _without_positives(level)
-        self.log = self.loggable({"triplets": triplets, "queries_without_positives": skipped})
+        self.log = self.loggable({"triplets": triplets.sum(), "queries_without_positives": skipped})
         self.check_positives(batch.checks, skipped, len(level))
-        return (total / triplets.clamp(min=1)).to(scores.dtype)
+        return QueryMean(totals, triplets).value.to(scores.dtype)
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         return [QueryMean(*_SemiHardHinges.apply(batch.scores, batch.fine_level(), self.margin))]
 
 
 class _SemiHardHinges(torch.autograd.Function):
-    """The sum of all hinges in float64, and their number.
+    """The sum of the hinges of every query in float64, and their number.
 
     A hinge is linear in the scores: each triplet adds 1 to the slope of its negative and takes 1 from that of its positive.
     So both the sum and the slopes come from two counts, in how many triplets each item is the one and the other. The
@@ -68,8 +65,8 @@ class _SemiHardHinges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, level: Tensor, margin: float) -> tuple[Tensor, Tensor]:
         slope = torch.empty_like(scores)
-        total = scores.new_zeros((), dtype=torch.float64)
-        triplets = scores.new_zeros((), dtype=torch.int64)
+        totals = scores.new_empty(len(scores), dtype=torch.float64)
+        triplets = scores.new_empty(len(scores), dtype=torch.int64)
         for rows in _blocks(*scores.shape):
             block, positive, negative = scores[rows], level[rows] > 0, level[rows] == 0
             # Items of the other kind are put at ∞, which is in no range. p − m may round to p: then no n is between.
@@ -79,16 +76,16 @@ class _SemiHardHinges(torch.autograd.Function):
             in_order = p.sort(-1).values
             as_negative = (_below(in_order - margin, n) - _up_to(in_order, n)).clamp_(min=0)
             slope[rows] = as_negative - as_positive
-            total += (torch.where(positive, block - margin, block).double() * slope[rows]).sum()
-            triplets += as_positive.sum()
+            totals[rows] = (torch.where(positive, block - margin, block).double() * slope[rows]).sum(-1)
+            triplets[rows] = as_positive.sum(-1)
         ctx.save_for_backward(slope)
         ctx.mark_non_differentiable(triplets)
-        return total, triplets
+        return totals, triplets
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
-        return slope * grad.to(slope.dtype), None, None
+        return slope * grad[:, None].to(slope.dtype), None, None
 
 
 def _below(in_order: Tensor, values: Tensor) -> Tensor:
@@ -120,18 +117,15 @@ class DistanceWeightedTriplet(RetrievalLoss):
 
     def __init__(self, *, margin: float = 0.2, cutoff: float = 0.5, farthest: float = 1.4) -> None:
         super().__init__()
-        if not 0 < margin < math.inf:
-            raise ValueError(f"margin={margin} must be a finite number above 0: a gap of distances; Wu et al. use 0.2.")
-        if not 0 < cutoff < farthest <= 2:
+        if not (is_number(margin) and margin > 0):
+            raise ValueError(f"margin={margin!r} must be a finite number above 0: a gap of distances; Wu et al. use 0.2.")
+        if not (is_number(cutoff) and is_number(farthest) and 0 < cutoff < farthest <= 2):
             raise ValueError(
-                f"cutoff={cutoff} and farthest={farthest} must be distances on the unit sphere with "
+                f"cutoff={cutoff!r} and farthest={farthest!r} must be distances on the unit sphere with "
                 f"0 < cutoff < farthest ≤ 2; Wu et al. use 0.5 and 1.4."
             )
         self.margin, self.cutoff, self.farthest = margin, cutoff, farthest
         self.log: dict[str, Tensor] = {}
-
-    def extra_repr(self) -> str:
-        return f"margin={self.margin}, cutoff={self.cutoff}, farthest={self.farthest}"
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         distance = _distances(batch.scores)

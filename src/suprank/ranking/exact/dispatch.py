@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, cast
 
 from suprank.ranking.exact import plain
-from suprank.ranking.seam import DEVICES
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +36,7 @@ def choose_ordering(
     """
     if using is not None:
         return _named(using) if isinstance(using, str) else using
-    if device.type in DEVICES:
+    if device.type == "cuda" and find_spec("triton"):
         return _named("fused")
     work = scores + POSITIVE_WORK * positives
     if device.type == "cpu" and work >= COMPILE_FROM and find_spec("numba") and find_spec("threadpoolctl"):

@@ -12,7 +12,7 @@ import torch
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded, levels_to_count
-from suprank.ranking.seam import with_kernels
+from suprank.ranking.seam import transforming, with_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def ranks(
 
     Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
     2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. Under an exact step rank⁻ has a gradient of
-    zeros, and rank⁺ none.
+    zeros, and rank⁺ none. Second derivatives and torch.func (grad, vmap) are for `using="definition"`.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
     another ("definition", "chunked", "gridded" or "fused"), or is a function.
@@ -59,7 +59,10 @@ def ranks(
         >>> result.plus.tolist(), result.minus.tolist()
         ([[0.0, 1.0, 2.0]], [[inf, 1.0, 1.0]])
     """
-    _check_shapes(scores, level, relevance)
+    if scores.ndim != 2 or not scores.dtype.is_floating_point or level.shape != scores.shape:
+        raise _shape_error(scores, level=level)
+    if relevance is not None and relevance.shape != scores.shape:
+        raise _shape_error(scores, relevance=relevance)
     scores = scores.float() if scores.element_size() < 4 else scores
     relevance = None if relevance is None else relevance.detach()
     implementation = fastest(scores, level, relevance, plus, minus) if using is None else resolve_implementation(using)
@@ -98,6 +101,11 @@ from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
 @partial(with_kernels, compiled=True)
 def fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The fastest implementation for these inputs (docs/ranking.md)."""
+    if not torch.compiler.is_compiling() and transforming():
+        raise NotImplementedError(
+            "torch.func transforms plain operations only, and the fast ways to compute ranks have gradients of their own; use "
+            "using='definition', which needs queries × items² memory: SupAP(using='definition')."
+        )
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return chunked
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
@@ -106,14 +114,11 @@ def fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step,
     return chunked if levels is None else partial(gridded, levels=levels)
 
 
-def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:
+def _shape_error(scores: Tensor, **values: Tensor) -> ValueError:
     if scores.ndim != 2 or not scores.dtype.is_floating_point:
-        raise ValueError(
+        return ValueError(
             f"scores is {scores.dtype} of shape {tuple(scores.shape)}, but must be floating point [queries, items]; "
             f"one query's scores become that with scores[None]."
         )
-    for name, values in (("level", level), ("relevance", relevance)):
-        if values is not None and values.shape != scores.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(values.shape)} but scores {tuple(scores.shape)}; both are [queries, items]."
-            )
+    ((name, wrong),) = values.items()
+    return ValueError(f"{name} has shape {tuple(wrong.shape)} but scores {tuple(scores.shape)}; both are [queries, items].")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from contextlib import suppress
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from pydantic import Field, PrivateAttr, create_model, model_validator
 
 from suprank import losses
-from suprank.ranking import SupStep
 from suprank.training.config_types import ConfigTable
 from suprank.training.search_space import SearchRange, SearchSpace
 
@@ -48,9 +46,7 @@ def constructor_keys(loss_class: type) -> Keys:
     """The keyword arguments of a loss that a recipe can say. The loss checks their values when it is built."""
     keys: Keys = {}
     for argument in inspect.signature(loss_class).parameters.values():
-        if argument.kind is argument.VAR_KEYWORD:  # **step: Unpack[SupStepOptions]
-            keys |= {field.name: (_strict(field.type), field.default) for field in fields(SupStep)}
-        elif argument.kind is argument.KEYWORD_ONLY and argument.name != "using":
+        if argument.kind is argument.KEYWORD_ONLY and argument.name != "using":
             keys[argument.name] = (_strict(argument.annotation), argument.default)
     return keys
 
@@ -99,6 +95,11 @@ class LossSpec(ConfigTable):
         return False
 
     @property
+    def needs_one_label(self) -> bool | None:
+        """Whether images must have one label at each level, as those have that are compared with proxies."""
+        return self.has_proxies
+
+    @property
     def compares_items(self) -> bool | None:
         """Whether the loss compares images with each other, so that it can use a memory; None if unknown until it is built."""
         return True
@@ -123,7 +124,7 @@ class LossSpec(ConfigTable):
         with proxies refuses images with several labels at a level.
         """
         if labels.ndim == 3:
-            if self.has_proxies:
+            if self.needs_one_label:
                 pairs = "decomposability" in self.key_names()
                 way_out = "loss.decomposability='pairs'" if pairs else "a loss without them, such as loss.name='sup-ap'"
                 raise ValueError(
@@ -163,6 +164,18 @@ class ItemLossSpec(LossSpec):
 
     def _build_for_classes(self, classes: Int[Tensor, "classes levels"], dim: int) -> losses.RetrievalLoss:
         return self.loss_class(**self.loss_arguments(classes.shape[1]))
+
+
+class TrainedItemLossSpec(ItemLossSpec):
+    """A loss that compares images with each other, and has parameters of its own."""
+
+    @property
+    def has_proxies(self) -> bool:
+        return True
+
+    @property
+    def needs_one_label(self) -> bool:
+        return False
 
 
 class ProxyLossSpec(LossSpec):

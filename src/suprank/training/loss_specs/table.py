@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from suprank import losses
-from suprank.training.loss_specs.base import ClassLossSpec, ItemLossSpec, ItemSumSpec, ProxyLossSpec, ProxySumSpec, add_loss
+from suprank.training.loss_specs.base import (
+    ClassLossSpec,
+    ItemLossSpec,
+    ItemSumSpec,
+    ProxyLossSpec,
+    ProxySumSpec,
+    TrainedItemLossSpec,
+    add_loss,
+)
 from suprank.training.loss_specs.rank_specs import CombinedSpec, RankSpec
 from suprank.training.search_space import Choices, FloatRange
 
@@ -58,9 +66,7 @@ add_loss(
     "Triplets with distance-weighted negatives",
     {"margin": FloatRange(0.02, 0.6, log=True)},
 )
-add_loss(
-    "supcon", ItemLossSpec, losses.SupCon, "SupCon: softmax over the batch, with InfoNCE as its case of one positive", HEAT
-)
+add_loss("supcon", ItemLossSpec, losses.SupCon, "SupCon: softmax over the batch; InfoNCE is its case of one positive", HEAT)
 add_loss("contrastive-xbm", ItemLossSpec, losses.ContrastiveXBM, "The contrastive loss of XBM, for use with a memory", XBM)
 add_loss(
     "irt-r",
@@ -69,11 +75,15 @@ add_loss(
     "IRT_R: contrastive, with a differential entropy regularizer",
     {**XBM, "entropy_weight": FloatRange(0.05, 2.0, log=True)},
 )
+add_loss("siglip", TrainedItemLossSpec, losses.SigLIP, "SigLIP: a decision for each pair, with a learned scale and bias")
+add_loss(
+    "circle", ItemLossSpec, losses.Circle, "Circle: pairs weighted by how far they are from where they should be", XBM | SCALE
+)
 add_loss(
     "multi-similarity",
     ItemLossSpec,
     losses.MultiSimilarity,
-    "Multi-Similarity (pytorch-metric-learning's)",
+    "Multi-Similarity: soft hinges of all pairs",
     {"alpha": FloatRange(0.5, 20.0, log=True), "beta": FloatRange(10.0, 100.0, log=True), "base": FloatRange(0.1, 0.9)},
 )
 add_loss(
@@ -84,7 +94,7 @@ add_loss(
     {"label_smoothing": FloatRange(0.0, 0.3)},
 )
 add_loss("proxy-nca", ProxyLossSpec, losses.ProxyNCA, "ProxyNCA++", SOFTMAX)
-add_loss("proxy-anchor", ProxyLossSpec, losses.ProxyAnchor, "ProxyAnchor (pytorch-metric-learning's)", HINGE | SCALE)
+add_loss("proxy-anchor", ProxyLossSpec, losses.ProxyAnchor, "ProxyAnchor: every proxy against the batch", HINGE | SCALE)
 add_loss(
     "arcface",
     ProxyLossSpec,
@@ -93,7 +103,11 @@ add_loss(
     {"margin": FloatRange(0.05, 0.8), **SCALE},
 )
 add_loss(
-    "cosface", ProxyLossSpec, losses.CosFace, "CosFace (pytorch-metric-learning's)", {"margin": FloatRange(0.05, 0.6), **SCALE}
+    "cosface",
+    ProxyLossSpec,
+    losses.CosFace,
+    "CosFace: softmax with a margin of the cosine",
+    {"margin": FloatRange(0.05, 0.6), **SCALE},
 )
 add_loss("csl", ClassLossSpec, losses.CSL, "CSL: margins that grow with the level", SCALE)
 add_loss("sum-triplet-sh", ItemSumSpec, losses.TripletSemiHard, "ΣTL_SH: semi-hard triplets at every level", HINGE)

@@ -7,7 +7,7 @@ import pytest
 from suprank.hierarchy import Recipe
 from suprank.hierarchy.review import Create, Exclude, Mark, Move, Rename, SetParent, open_branch
 from suprank.hierarchy.review.instructions import write_instructions
-from tests.hierarchy.review.small_project import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, small_project, tree
+from tests.hierarchy.review.small_project import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, small_project, tree, two_branches
 from tests.hierarchy.review.web.annotator import Annotator, selected
 from tests.hierarchy.review.web.large_project import large_project
 
@@ -352,3 +352,30 @@ def test_undoing_twice_and_redoing_something_else_are_refused(anna):
     anna.branch.redo()
     anna.branch.apply(Rename(LAKE, "waters"))
     assert "nothing was redone" in anna.press("redo", page=old, status=409)
+
+
+# Adjudication
+
+
+def test_doubtful_labels_are_listed_with_what_the_other_says_and_decided_by_moving_them_or_marking_groups_done(tmp_path):
+    project = two_branches(tmp_path / "p", weights={"river": 9})
+    final = Annotator(project, open_branch(project, "final", source="anna", against="ben"))
+
+    def tags(page):
+        return re.findall(r'<span class="tag doubt"[^>]*>(.*?)</span>', page)
+
+    assert "3 doubtful labels</a>: anna against ben" in final.get("/")
+    assert "ben: called &#39;cathedral&#39;" in final.page
+    assert tags(final.get("/doubtful")) == ["ben: stream", "ben: castle", "anna: excluded: vague"]
+    assert tags(final.get("/doubtful?q=castle")) == ["ben: castle"]  # not what is in castle
+    final.press("move", ["fort"], to="castle")
+    assert tree(final.branch)[0]["castle"] == ("made", ["castle", "fort", "heritage"])
+    (castle,) = [number for number, name in re.findall(r'/group/(\d+)">(\w+)<', final.get("/doubtful")) if name == "castle"][:1]
+    assert tags(final.get(f"/group/{castle}")) == ["ben: castle", "anna: excluded: vague"]
+    final.press("done")
+    assert tags(final.get("/doubtful")) == ["ben: stream"]
+    final.press("exclude", ["river"], reason="too long")
+    assert "Nothing is doubtful" in final.get("/doubtful")
+    assert "Nothing is doubtful any more (anna against ben)" in final.get("/")
+    anna = Annotator(project, open_branch(project, "anna"))
+    assert "doubtful" not in anna.get("/")

@@ -2,12 +2,10 @@
 
 import pytest
 
-from suprank.hierarchy.adjudication import open_final_branch
 from suprank.hierarchy.review import open_branch
 from tests.accessibility import EVERY_IMPACT, violations
 from tests.browsers import NEEDS_BROWSER, guarded_pages
-from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
-from tests.hierarchy.adjudication.two_branches import two_branches
+from tests.hierarchy.review.small_project import two_branches
 from tests.hierarchy.review.web.conftest import served
 from tests.hierarchy.review.web.large_project import large_project
 from tests.hierarchy.review.web.test_app import add_images
@@ -35,9 +33,8 @@ def review(tmp_path_factory):
 @pytest.fixture(scope="module")
 def adjudication(tmp_path_factory):
     folder = tmp_path_factory.mktemp("final")
-    project = two_branches(folder / "p", ANNA, BEN, weights={"river": 9})
-    add_images(project, folder / "i", "kind", ["river", "river"])
-    branch = open_final_branch(project, "anna", "ben")
+    project = two_branches(folder / "p")
+    branch = open_branch(project, "final", source="anna", against="ben")
     with served(project, ["final"]) as address:
         yield f"{address}/final", branch
 
@@ -66,20 +63,8 @@ def test_actions_of_a_group_and_pictures_on_a_phone(browser, review, scripts):
         expect(page.get_by_role("alert")).to_contain_text("is only a suggested name")
 
 
-def test_the_page_to_adjudicate_on_a_phone(browser, adjudication):
-    with guarded_pages(browser) as new_page:
-        page = opened(new_page, adjudication, "/adjudicate", **PHONE)
-        expect(page.locator(".subjects img")).to_have_count(2)
-        expect(page.get_by_role("button", name="exclude", exact=True)).not_to_be_in_viewport()
-        page.get_by_role("checkbox").first.check()
-        page.evaluate("scrollTo(0, 0)")
-        for name in ("exclude", "use this group"):
-            expect(page.get_by_role("button", name=name, exact=True)).to_be_in_viewport()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
 REVIEW_PAGES = ("/", "/group/3?suggest=1", "/search?q=old", "/tree", "/parent/1", "/help")
-FINAL_PAGES = ("/", "/adjudicate", "/adjudicate?kind=name")
+FINAL_PAGES = ("/doubtful", "/")
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])

@@ -10,11 +10,10 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 from suprank.hierarchy.project import BusyError, FullError
-from suprank.hierarchy.review.web import adjudicate, group_lists, group_page, history, search
+from suprank.hierarchy.review.web import group_lists, group_page, history, search
 from suprank.hierarchy.review.web.auth import USE_THE_LINK, AnnotatorRequest, authenticate, log_in
 from suprank.hierarchy.review.web.forms import BUSY, DISK_FULL
 from suprank.hierarchy.review.web.review import Review
-from suprank.hierarchy.tree import FINAL
 from suprank.web.security import HEADERS, SecurityMiddleware
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ def create_app(project: Project, names: Iterable[str], *, host: str = "127.0.0.1
 
     for module in (group_lists, group_page, search, history):
         app.include_router(module.router)
-    if FINAL in review.branches:
-        app.include_router(adjudicate.router)
 
     def error_page(request: Request, status: int, problem: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
         page = templates.render("error.html", _annotator(request), status=status, problem=problem)

@@ -24,10 +24,16 @@ from suprank.hierarchy.review.web.forms import (
     try_action,
 )
 from suprank.hierarchy.review.web.group_index import SORT_KEYS, GroupIndex, GroupView, read_groups
-from suprank.hierarchy.review.web.queries import LabelQuery, annotator_progress, read_labels, recent_events, unsynced_labels
+from suprank.hierarchy.review.web.queries import (
+    LabelQuery,
+    annotator_progress,
+    count_doubts,
+    read_labels,
+    recent_events,
+    unsynced_labels,
+)
 from suprank.hierarchy.text import label_key
-from suprank.hierarchy.tree import FINAL
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
 
 if TYPE_CHECKING:
     import sqlite3
@@ -139,6 +145,7 @@ def _list_page(request: AnnotatorRequest, refusal: Refusal | None = None, form: 
     offset, text, under = page_offset(request.query), request.query.get("q", "").strip(), request.query.get("under", "")
     with request.project.snapshot() as db:
         index, unsynced = read_groups(db, request.branch), unsynced_labels(db, request.branch)
+        doubts = count_doubts(db, request.branch)
         example, annotators = _example(request, db, index), annotator_progress(db)
     found = [one for one in index.sorted_by(order) if _is_shown(one, shown, under) and label_key(text) in label_key(one.name)]
     rows = found[offset : offset + LIST_ROWS]
@@ -147,9 +154,10 @@ def _list_page(request: AnnotatorRequest, refusal: Refusal | None = None, form: 
         200 if refusal is None else refusal.status,
         index=index,
         unsynced=unsynced,
+        doubts=doubts,
         instructions=read_instructions(request.project),
         example=example,
-        annotators=[one for one in annotators if one.name not in (request.branch.name, FINAL)],
+        annotators=[one for one in annotators if one.name != request.branch.name],
         found=rows,
         total=len(found),
         next_open=index.next_open(order, index.last_group),

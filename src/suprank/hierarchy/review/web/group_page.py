@@ -41,7 +41,7 @@ from suprank.hierarchy.review.web.queries import (
     read_labels,
     recent_events,
 )
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
 
 if TYPE_CHECKING:
     import sqlite3

@@ -11,7 +11,7 @@ from suprank.hierarchy.project import BusyError, FullError
 from suprank.hierarchy.review.actions import ConflictError, RefusedError
 from suprank.hierarchy.review.web.auth import AnnotatorRequest, Authenticated, Number
 from suprank.hierarchy.review.web.forms import Form, Refusal, SubmittedForm, refusal_for
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
 
 router = APIRouter()
 

@@ -13,7 +13,6 @@ from suprank.hierarchy.review.branch import EVENT_COLUMNS, SYSTEM_ACTIONS, Event
 from suprank.hierarchy.review.opening import REMOVED_BY_CLEANING
 from suprank.hierarchy.review.state import Changes
 from suprank.hierarchy.text import label_key
-from suprank.hierarchy.tree import UNSETTLED
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,7 +49,7 @@ class SampleItem:
 
 @dataclass(frozen=True)
 class LabelView:
-    """A label with what helps to judge it. It is in `group`, or excluded for `reason`."""
+    """A label with what helps to judge it. It is in `group`, or excluded for `reason`; `doubt` is what an annotator says."""
 
     id: int
     text: str
@@ -61,17 +60,22 @@ class LabelView:
     margin: float | None
     group: int | None
     reason: str | None
+    doubt: str | None
     spellings: tuple[str, ...] = ()
     samples: tuple[SampleItem, ...] = ()
 
 
 @dataclass(frozen=True)
 class LabelQuery:
-    """Which labels to list: those of one group, the excluded ones, or all; with every word of `text`."""
+    """Which labels to list: those of one group, the excluded or the doubtful ones, or all; with every word of `text`.
+
+    A word of a doubtful label may also be in what the other annotator says.
+    """
 
     group: int | None = None
     excluded: bool = False
     text: str = ""
+    doubtful: bool = False
 
     def where(self, branch: Branch) -> tuple[str, list[Any]]:
         """The SQL condition and its values."""
@@ -81,13 +85,18 @@ class LabelQuery:
             values.append(self.group)
         if self.excluded:
             parts.append("m.reason IS NOT NULL")
+        doubt = "SELECT 1 FROM open_doubt d WHERE d.branch = m.branch AND d.label = l.id"
+        if self.doubtful:
+            parts.append(f"EXISTS ({doubt})")
         for word in label_key(self.text).split()[:_MAX_WORDS]:
             # The key of a label without a Wikidata item is its normalized text; with one, several spellings may share the key.
+            about = f" OR EXISTS ({doubt} AND instr(label_key(d.about), ?))" if self.doubtful else ""
             parts.append(
-                "CASE WHEN l.qid IS NULL THEN instr(l.key, ?) ELSE instr(label_key(l.text), ?) OR lower(l.qid) = ? "
-                "OR EXISTS (SELECT 1 FROM label_spelling s WHERE s.label = l.id AND instr(label_key(s.text), ?)) END"
+                "(CASE WHEN l.qid IS NULL THEN instr(l.key, ?) ELSE instr(label_key(l.text), ?) OR lower(l.qid) = ? "
+                "OR EXISTS (SELECT 1 FROM label_spelling s WHERE s.label = l.id AND instr(label_key(s.text), ?)) "
+                f"END{about})"
             )
-            values += [word, word, word, word]
+            values += [word] * (5 if self.doubtful else 4)
         return " AND ".join(parts), values
 
 
@@ -117,9 +126,12 @@ def read_labels(
         f"SELECT count(*), coalesce(sum(l.weight), 0) FROM member m JOIN label l ON l.id = m.label WHERE {where}", values
     ).fetchone()
     rows = db.execute(
-        'SELECT l.id, l.text, l.qid, l.description, l.weight, c.nearness, c.margin, m."group", m.reason '
-        "FROM member m JOIN label l ON l.id = m.label LEFT JOIN cluster_member c ON c.clustering = ? AND c.label = l.id "
-        f"WHERE {where} ORDER BY l.id NOT IN (SELECT value FROM json_each(?)), {LABEL_ORDERS[sort]}, l.weight DESC, l.id "
+        'SELECT l.id, l.text, l.qid, l.description, l.weight, c.nearness, c.margin, m."group", m.reason, '
+        "o.about AS doubt FROM member m JOIN label l ON l.id = m.label "
+        "LEFT JOIN cluster_member c ON c.clustering = ? AND c.label = l.id "
+        "LEFT JOIN open_doubt o ON o.branch = m.branch AND o.label = l.id "
+        f"WHERE {where} ORDER BY l.id NOT IN (SELECT value FROM json_each(?)), o.about IS NULL, {LABEL_ORDERS[sort]}, "
+        "l.weight DESC, l.id "
         "LIMIT ? OFFSET ?",
         [branch.clustering, *values, json.dumps(first), limit, offset],
     ).fetchall()
@@ -156,6 +168,11 @@ def doubtful_labels(db: sqlite3.Connection, branch: Branch, group: int) -> set[i
     return {row[0] for row in rows[:_DOUBTFUL]} if len(rows) == 2 * _DOUBTFUL else set()
 
 
+def count_doubts(db: sqlite3.Connection, branch: Branch) -> int:
+    """How many labels are doubtful, because two annotators differ on them and nobody has decided."""
+    return int(db.execute("SELECT count(*) FROM open_doubt WHERE branch = ?", (branch.id,)).fetchone()[0])
+
+
 def unsynced_labels(db: sqlite3.Connection, branch: Branch) -> int:
     """How many labels cleaning has added or removed since the branch was last synced."""
     added = "SELECT count(*) FROM label WHERE state = 'active' AND id NOT IN (SELECT label FROM member WHERE branch = ?)"
@@ -177,12 +194,12 @@ class AnnotatorProgress:
 
 
 def annotator_progress(db: sqlite3.Connection) -> list[AnnotatorProgress]:
-    """The progress of every branch, in the order of their creation, with `final` last."""
+    """The progress of every annotator, in the order in which they began; branches that adjudicate are left out."""
     rows = db.execute(
         "SELECT name, (SELECT count(*) FROM \"group\" WHERE branch = b.id AND level = 1 AND state = 'done'), "
         '(SELECT count(*) FROM "group" WHERE branch = b.id AND level = 1), '
         "(SELECT at FROM event WHERE branch = b.id AND act NOT IN (?, ?) ORDER BY seq DESC LIMIT 1) "
-        "FROM branch b ORDER BY kind = 'final', id",
+        "FROM branch b WHERE origin IS NULL ORDER BY id",
         SYSTEM_ACTIONS,
     )
     return [AnnotatorProgress(*row) for row in rows]
@@ -192,8 +209,8 @@ def frequent_reasons(db: sqlite3.Connection, branch: Branch, limit: int = 8) -> 
     """Reasons that annotators gave to exclude labels, most frequent first."""
     rows = db.execute(
         "SELECT reason FROM member WHERE branch = ? AND reason IS NOT NULL AND reason NOT LIKE ? "
-        "AND reason <> ? GROUP BY reason ORDER BY count(*) DESC, reason LIMIT ?",
-        (branch.id, f"{REMOVED_BY_CLEANING}%", UNSETTLED, limit),
+        "GROUP BY reason ORDER BY count(*) DESC, reason LIMIT ?",
+        (branch.id, f"{REMOVED_BY_CLEANING}%", limit),
     )
     return [row[0] for row in rows]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.data.image_files import ImageFiles
-from suprank.hierarchy.adjudication import Adjudication
 from suprank.hierarchy.project import BusyError, FullError, Project
 from suprank.hierarchy.review.branch import Branch
 from suprank.hierarchy.review.web.queries import read_event
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from suprank.hierarchy.review.web.auth import AnnotatorRequest
     from suprank.hierarchy.review.web.queries import SampleItem
 
-STYLES = ("page.css", "adjudicate.css")
 SCRIPTS = ("navigation.js", "script.js")
 
 BUSY_SECONDS = 2.0
@@ -58,11 +56,6 @@ class Review:
         self.samples, self.no_images_reason = _read_samples(self.project)
         self.suggestions = Suggestions(self.project)
         self._impatient = Project(project.folder, busy_seconds=0.0)
-
-    @cached_property
-    def adjudication(self) -> Adjudication:
-        """The adjudication on the final branch; it caches what it reads from the logs of two branches."""
-        return Adjudication(self.project)
 
     def remember(self, branch: Branch, group: int) -> None:
         """Save which group the annotator opened last; skipped if somebody else is writing."""
@@ -94,7 +87,7 @@ class Templates:
         recipe = review.project.recipe
         self._values = {"review": review, "recipe": recipe, "levels": recipe.levels}
         folder = files("suprank.hierarchy.review.web")
-        self.style = "\n".join((stylesheet(), *((folder / name).read_text(encoding="utf-8") for name in STYLES)))
+        self.style = f"{stylesheet()}\n{(folder / 'page.css').read_text(encoding='utf-8')}"
         self.script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
 
     def render(self, template: str, request: AnnotatorRequest | None = None, **values: Any) -> str:

@@ -227,30 +227,6 @@ document.addEventListener("keydown", (event) => {
   keys[event.key]();
 });
 
-// Shortcuts of the adjudication page: 1 and 2 press the two buttons of the current row.
-function countSelected() {
-  const selected = document.querySelectorAll("form.adjudicate [name=row]:checked").length;
-  const count = document.querySelector(".selected-count");
-  if (count) count.textContent = selected ? `${selected} selected` : "selected rows";
-}
-pageSetups.push(countSelected);
-document.addEventListener("change", countSelected);
-document.addEventListener(
-  "keydown",
-  (event) => {
-    const row = document.querySelector("form.adjudicate [data-row].here");
-    if (!row || typing(event.target) || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-    if (event.key === "1" || event.key === "2") {
-      const button = row.querySelector(event.key === "1" ? ".first" : ".second");
-      if (!button.disabled) button.click();
-    } else if ((event.key === "m" || event.key === "e") && !document.querySelector("form.adjudicate [name=row]:checked")) {
-      row.querySelector("[name=row]").checked = true; // what is typed next is about the current row
-    }
-    setTimeout(countSelected);
-  },
-  true,
-);
-
 // A reload does not report the last action again.
 const address = new URL(location.href);
 if (address.searchParams.has("did")) {

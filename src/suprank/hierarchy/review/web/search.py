@@ -1,4 +1,4 @@
-"""Pages that list labels of all groups: search results, and excluded labels."""
+"""Pages that list labels of all groups: search results, excluded labels, and doubtful ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from suprank.hierarchy.review.web.queries import (
     label_ids,
     read_labels,
 )
-from suprank.web.pages import page_offset
+from suprank.web.forms import page_offset
 
 router = APIRouter()
 
@@ -62,11 +62,22 @@ def submit_excluded(request: Authenticated, form: Form) -> Response:
     return _submit(request, form)
 
 
+@router.get("/{name}/doubtful")
+def doubtful(request: Authenticated) -> Response:
+    return _page(request)
+
+
+@router.post("/{name}/doubtful")
+def submit_doubtful(request: Authenticated, form: Form) -> Response:
+    return _submit(request, form)
+
+
 def _query(request: AnnotatorRequest) -> LabelQuery:
     text = request.query.get("q", "").strip()
     if len(text) > MAX_SEARCH_TEXT:
         raise HTTPException(400, f"The search text has {len(text):,} characters; at most {MAX_SEARCH_TEXT} are allowed.")
-    return LabelQuery(excluded=request.path.endswith("/excluded"), text=text)
+    page = request.path.rpartition("/")[2]
+    return LabelQuery(excluded=page == "excluded", doubtful=page == "doubtful", text=text)
 
 
 def _submit(request: AnnotatorRequest, form: SubmittedForm) -> Response:
