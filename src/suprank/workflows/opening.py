@@ -190,8 +190,8 @@ def _open_run(
 
 def _open_folder(folder: Path) -> RetrievalData:
     """A folder of `suprank embed`, or one of its parts."""
-    from suprank.data.manifest import Manifest
     from suprank.data.duplicates import repeated_images
+    from suprank.data.manifest import Manifest
     from suprank.embedding.parts import has_embeddings
     from suprank.embedding.shards import ITEMS
     from suprank.evaluation.retrieval_data import Origin
