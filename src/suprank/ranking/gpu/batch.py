@@ -51,8 +51,7 @@ def unit(plain: Plain, vectors: Tensor) -> tuple[Tensor, Tensor]:
 def unit_gradient(plain: Plain, grad: Tensor, unit: Tensor, norm: Tensor, shortest: float) -> Tensor:
     """The gradient with respect to v of a function of v / ‖v‖, 0 for vectors of length `shortest` or less."""
     if torch.is_grad_enabled():  # for a second derivative
-        gradient: Tensor = plain(grad, unit, norm, shortest)
-        return gradient
+        return plain(grad, unit, norm, shortest)
     rows, dim = unit.shape
     out = torch.empty_like(unit)
     _launch("unit_gradient", (rows,), out.device, grad.contiguous(), unit, norm, out, dim, shortest, BLOCK=_block(dim))
@@ -71,8 +70,7 @@ def listed_level(
 ) -> Tensor:
     """The levels of labels `[N, L]` in int64; sets are left to torch."""
     if labels.ndim == 3 or ref_labels.ndim == 3 or not (labels.numel() and ref_labels.numel()):
-        plain_level: Tensor = plain(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
-        return plain_level
+        return plain(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
     queries, items = len(labels), len(ref_labels)
     level = torch.empty(queries, items, dtype=torch.int8, device=labels.device)
     block = _block(items)
@@ -90,8 +88,7 @@ def listed_level(
 def shared_weights(plain: Plain, level: Tensor, weights: tuple[float, ...], *, cumulative: bool, dtype: torch.dtype) -> Tensor:
     """w_l / |Ω^(l)| in float32, or Σ_{p ≤ l} w_p / |Ω^{+,p}| if `cumulative`."""
     if dtype != torch.float32 or not _holds(level, len(weights)):
-        relevance: Tensor = plain(level, weights, cumulative=cumulative, dtype=dtype)
-        return relevance
+        return plain(level, weights, cumulative=cumulative, dtype=dtype)
     queries, items = level.shape
     out = torch.empty(queries, items, dtype=torch.float32, device=level.device)
     slots = _slots(len(weights) + 1)
@@ -124,8 +121,7 @@ def hap_and_weight(plain: Plain, ranks: Ranks, relevance: Tensor) -> tuple[Tenso
 def recall_and_weight(plain: Plain, ranks: Ranks, level: Tensor, ks: tuple[int, ...], rank_tau: float) -> tuple[Tensor, Tensor]:
     """The mean over `ks` of R@k under σ(t/τ*), and the number of each query's positives."""
     if len(ks) > _MOST_KS:
-        found: tuple[Tensor, Tensor] = plain(ranks, level, ks, rank_tau)
-        return found
+        return plain(ranks, level, ks, rank_tau)
     slots = _slots(len(ks))
     table = _table(tuple(map(float, ks)) + (0.0,) * (slots - len(ks)), level.device)
     forward = partial(_of_rank, "recall", table, (1 / rank_tau, float(len(ks))), slots)
@@ -139,8 +135,7 @@ def ndcg_and_weight(
 ) -> tuple[Tensor, Tensor]:
     """NDCG of levels up to `depth`, and its ideal; NDCG@k is left to torch."""
     if k is not None or not _holds(level, depth):
-        found: tuple[Tensor, Tensor] = plain(ranks, level, depth, k, rank_tau)
-        return found
+        return plain(ranks, level, depth, k, rank_tau)
     forward = partial(_of_rank, "ndcg", _prefix(level.shape[1], level.device), (), _slots(depth + 1))
     again = lambda plus, minus, level, weight: plain(Ranks(plus, minus), level, depth, None, rank_tau)[0]  # noqa: E731
     return _Measured.apply(forward, partial(_of_rank_gradient, *forward.args), again, ranks.plus, ranks.minus, level)
