@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from suprank.data.manifest import Manifest
 
 app = typer.Typer(no_args_is_help=True, help="Import, check, show and export labeled image collections.")
-app.add_typer(importing.app, name="import")
+app.command("import")(importing.import_images)
 
 SHEETS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Extension of a contact sheet → its format."""
