@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.options import Quiet
 
 
 def import_images(
@@ -48,7 +49,7 @@ def import_images(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random split, or of drawn images.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a manifest of images: of your own, of a public dataset, or drawn. Images stay where they are.
 
