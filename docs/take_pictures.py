@@ -170,7 +170,6 @@ def make_review() -> int:
         run("data", "import", "glyphs", "--out", "glyphs.parquet")
         levels = ("--levels", "character,kind,script", "--top", "letters,signs")
         run("hierarchy", "new", "signs", "--manifest", "glyphs.parquet", "--level", "character", *levels)
-        run("hierarchy", "embed", "signs", "--quiet")
         run("hierarchy", "cluster", "signs", "--quiet")
     project = Project(finished.parent)
     anna, ben = (open_branch(project, name) for name in ("anna", "ben"))

@@ -61,7 +61,6 @@ VERBS = {
     "explore": ("explore", "explore e --port 0"),
     "search": ("explore", "search x.npy --queries x.npy -q"),
     "hierarchy new": ("hierarchy", "hierarchy new project@ --labels labels.txt"),
-    "hierarchy embed": ("hierarchy", "hierarchy embed project -q"),
     "hierarchy cluster": ("hierarchy", "hierarchy cluster project -q"),
     "hierarchy review": ("hierarchy", "hierarchy review project --annotator anna --port 0"),
 }

@@ -54,7 +54,7 @@ WRITING = {
     "models export": (("models", "export", "model", "--out", "x.pt2"), "x.pt2", 1000),
     "hierarchy new": (("hierarchy", "new", "q", "--labels", "labels.txt"), "q/project.sqlite", 1000),
     "hierarchy export": (("hierarchy", "export", "p", "--out", "x"), "p/project.sqlite", 100),
-    "hierarchy embed": (("hierarchy", "embed", "p", "-q"), "p", 20),
+    "hierarchy cluster": (("hierarchy", "cluster", "p", "--encoder", "tfidf", "-q"), "p", 20),
 }
 
 
@@ -63,7 +63,7 @@ def test_a_full_disk_is_told_in_one_sentence_that_names_the_file(verb):
     arguments, file, room = WRITING[verb]
     with disk_of(room):
         output = refused(*arguments)
-    assert f"{file} cannot be written" in output or (verb == "hierarchy embed" and "p/" in output), output
+    assert f"{file} cannot be written" in output or (verb == "hierarchy cluster" and "p/" in output), output
     assert "disk is full" in output or "disk I/O error" in output, output
     assert "ake room on" in output
     left = [path.name for path in Path().rglob("*.tmp*")]

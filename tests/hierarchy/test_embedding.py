@@ -151,7 +151,7 @@ def test_a_project_without_labels_names_the_step_to_run(tmp_path):
         db.execute("INSERT INTO label (key, text, weight, state, reason) VALUES ('a', 'a', 1, 'removed', 'dull')")
     with pytest.raises(ValueError, match="cleaning removed all 1 label of"):
         embed_labels(project, "tfidf")
-    with pytest.raises(ValueError, match="has no embedding; run `suprank hierarchy embed"):
+    with pytest.raises(ValueError, match="has no embedding; run `suprank hierarchy cluster"):
         read_embedding(project)
 
 
@@ -159,7 +159,7 @@ def test_a_file_that_is_gone_is_made_again_and_a_damaged_one_is_named(project):
     outcome = embed_labels(project)
     content = outcome.file.read_bytes()
     outcome.file.unlink()
-    with pytest.raises(FileNotFoundError, match="is gone; `suprank hierarchy embed` with the same settings makes it again"):
+    with pytest.raises(FileNotFoundError, match="is gone; `suprank hierarchy cluster` makes it again"):
         read_embedding(project)
     assert embed_labels(project).fresh
     assert outcome.file.read_bytes() == content

@@ -86,8 +86,7 @@ def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, par
     folder = tmp_path / "landmarks"
     run("new", folder, "--recipe", "hgldv2", "-q")
     run("types", folder, "--from-csv", f"index={LABELS}", "items.type=hierarchical_label", "-q")
-    run("embed", folder, "--encoder", "tfidf", "-q")
-    run("cluster", folder, "-k", 12, "--seeds", 1, "-q")
+    run("cluster", folder, "--encoder", "tfidf", "-k", 12, "--seeds", 1, "-q")
     project = Project(folder)
     anna, ben = (Annotator(project, open_branch(project, name)) for name in ("anna", "ben"))
     for who in (anna, ben):

@@ -77,7 +77,6 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
     "demo": ("demo", "--data", "m.parquet", "--out", "d"),
     "embed": ("embed", "model", "m.parquet", "--out", "f"),
     "explore": ("explore", "e"),
-    "hierarchy embed": ("hierarchy", "embed", "p"),
     "hierarchy review": ("hierarchy", "review", "p", "--annotator", "anna"),
     "models": ("models", "create", "test_resnet.untrained", "--out", "n"),
     "models export": ("models", "export", "model", "--out", "m.pt2"),
@@ -95,7 +94,6 @@ typer.main.get_command = functools.cache(typer.main.get_command)  # or else 0.08
 SUFFICE = {  # calls of the verbs that do something small
     "hierarchy": [
         ("hierarchy", "new", "q", "--labels", "labels.txt"),
-        ("hierarchy", "embed", "q", "-q"),
         ("hierarchy", "cluster", "q", "-q"),
         ("hierarchy", "status", "q"),
         ("hierarchy", "export", "p", "--out", "o"),

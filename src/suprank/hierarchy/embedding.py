@@ -82,13 +82,17 @@ def embed_labels(
     device: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> EmbedResult:
-    """Encode the active labels of a project; defaults come from its recipe.
+    """Encode the active labels of a project, by default as it was done the last time, or else by the recipe.
 
     If the same encoder has encoded the same labels before, nothing is encoded. The file is written before the row that names
     it, so a crash can leave a file without a row, which the next run overwrites.
     """
     recipe = project.recipe.embed
+    last = project.steps().get("embed")
     name = encoder or recipe.encoder
+    if encoder is None and last is not None:
+        name, prompt = last.settings["encoder"], prompt or last.settings["prompt"]
+        with_description = with_description or last.settings["with_description"]
     with project.snapshot() as db:
         labels = active_labels(db)
     inputs = _previous_digest(project, labels)
@@ -116,7 +120,6 @@ def embed_labels(
         vectors = unit_rows(vectors)
         _write(file, labels, vectors, made_by)
     blank = int((~vectors.any(axis=1)).sum())
-    last = project.steps().get("embed")
     if not exists or last is None or (last.result["digest"], last.inputs) != (fingerprint, inputs):
         result = {"labels": len(labels), "dim": vectors.shape[1], "without_signal": blank, "encoder": made_by}
         settings |= {"encoder": name, "batch_size": batch_size, "device": device}
@@ -129,6 +132,18 @@ def embed_labels(
             )
             record_step(db, "embed", settings, inputs=inputs, result=result, digest=fingerprint)
     return EmbedResult(fingerprint, file, len(labels), vectors.shape[1], blank, made_by, fresh=not exists)
+
+
+def is_embedded(project: Project) -> bool:
+    """Whether the last embedding is of the labels as they are now."""
+    last = "SELECT json_extract(result_json, '$.digest') FROM step WHERE name = 'embed' ORDER BY id DESC LIMIT 1"
+    with project.snapshot() as db:
+        row = db.execute(f"SELECT labels, file FROM embedding WHERE fingerprint = ({last})").fetchone()
+        return (
+            row is not None
+            and row["labels"] == labels_digest(active_labels(db))
+            and (project.folder / FOLDER / row["file"]).is_file()
+        )
 
 
 def read_embedding(project: Project, clustering_id: int | None = None) -> LabelEmbeddings:
@@ -144,8 +159,7 @@ def read_embedding(project: Project, clustering_id: int | None = None) -> LabelE
             row = db.execute(f"SELECT file FROM embedding WHERE id = ({embedding})", (clustering_id,)).fetchone()
         if row is None:
             missing = "no embedding" if clustering_id is None else f"no clustering {clustering_id}"
-            verb = "embed" if clustering_id is None else "cluster"
-            raise ValueError(f"{project.folder} has {missing}; run `suprank hierarchy {verb} {project.folder}` first.")
+            raise ValueError(f"{project.folder} has {missing}; run `suprank hierarchy cluster {project.folder}` first.")
         ids = {key: number for number, key in db.execute("SELECT id, key FROM label")}
     keys, vectors = read_vectors(project.folder / FOLDER / row["file"])
     known = [row for row, key in enumerate(keys) if key in ids]
@@ -160,9 +174,9 @@ def read_vectors(file: Path) -> tuple[list[str], NDArray[np.float32]]:
         archive = read_npz(file)
         return archive["labels"].tolist(), archive["embeddings"]
     except FileNotFoundError:
-        raise FileNotFoundError(f"{file} is gone; `suprank hierarchy embed` with the same settings makes it again.") from None
+        raise FileNotFoundError(f"{file} is gone; `suprank hierarchy cluster` makes it again.") from None
     except (KeyError, TypeError, ValueError) as error:
-        repair = "delete it, and `suprank hierarchy embed` with the same settings makes it again"
+        repair = "delete it, and `suprank hierarchy cluster` makes it again"
         raise MalformedError(f"{file} is damaged ({error}); {repair}.") from error
 
 

@@ -37,7 +37,7 @@ OPTIONAL = {
     "ray": "ray",
     "webdataset": "export",
 }
-"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, a search on a server, a cluster, .tar
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy cluster`, a search on a server, a cluster, .tar
 shards."""
 
 PACKAGES = {

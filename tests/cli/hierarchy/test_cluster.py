@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from suprank.hierarchy.clustering import algorithms, summary
+from suprank.hierarchy.embedding import embed_labels
 from tests.cli.collection import done, refused
 from tests.hierarchy.labeled import PLACES, labeled
 
@@ -15,7 +16,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = labeled("p")
     np.savez("v.npz", labels=np.array(PLACES), embeddings=np.repeat(np.eye(3), [3, 3, 4], axis=0) + 0.1 * np.eye(10, 3))
-    done("hierarchy", "embed", "p", "--encoder", "precomputed:v.npz", "--quiet")
+    embed_labels(made, "precomputed:v.npz")
     return made
 
 
@@ -63,8 +64,7 @@ def test_k_is_lowered_only_where_it_may_be():
 
 def test_labels_without_signal_are_told(tmp_path):
     np.savez("v.npz", labels=np.array(PLACES), embeddings=np.eye(10)[:, :8])
-    done("hierarchy", "embed", "p", "--encoder", "precomputed:v.npz")
-    shown = done("hierarchy", "cluster", "p", "-k", 2).stdout.splitlines()
+    shown = done("hierarchy", "cluster", "p", "-k", 2, "--encoder", "precomputed:v.npz").stdout.splitlines()[2:]
     assert shown[0] == "clustering 1: 8 labels in 2 clusters (k-means, seed 0)"
     assert shown[1] == "2 labels without text signal are in one more cluster, the last"
 
@@ -72,5 +72,3 @@ def test_labels_without_signal_are_told(tmp_path):
 def test_what_cannot_be_is_refused():
     assert "Ward's method has no weights" in refused("hierarchy", "cluster", "p", "--method", "ward", "--weighted")
     assert "greater than or equal to 1" in refused("hierarchy", "cluster", "p", "-k", 0)
-    labeled("q")
-    assert "run `suprank hierarchy embed q` first" in refused("hierarchy", "cluster", "q")

@@ -196,14 +196,16 @@ def test_ward_draws_nothing_and_so_has_no_seeds(tmp_path):
 
 def test_without_an_embedding_or_with_one_of_other_labels_the_step_to_run_is_named(tmp_path):
     project = labeled(tmp_path / "p")
-    with pytest.raises(ValueError, match="has no embedding to cluster; run `suprank hierarchy embed .*p` first"):
+    with pytest.raises(
+        ValueError, match="has no embedding to cluster; encode them first, as `suprank hierarchy cluster .*p` does"
+    ):
         cluster_labels(project)
     embed_labels(project)
     relabel(project, [*PLACES[2:], "bridge"])
-    with pytest.raises(ValueError, match=r"not those that were embedded: 1 are new \('bridge'\), 2 are gone; run"):
+    with pytest.raises(ValueError, match=r"not those that were embedded: 1 are new \('bridge'\), 2 are gone; encode"):
         cluster_labels(project)
     relabel(project, ["Church", *PLACES[1:]])
-    with pytest.raises(ValueError, match="some are spelled differently; run `suprank hierarchy embed"):
+    with pytest.raises(ValueError, match="some are spelled differently; encode them first"):
         cluster_labels(project)
 
 

@@ -4,7 +4,6 @@ import typer
 
 from suprank.cli.hierarchy.agree import agree
 from suprank.cli.hierarchy.cluster import cluster
-from suprank.cli.hierarchy.embed import embed
 from suprank.cli.hierarchy.export import export
 from suprank.cli.hierarchy.new import new
 from suprank.cli.hierarchy.review import review
@@ -14,7 +13,6 @@ from suprank.cli.hierarchy.types import types
 app = typer.Typer(no_args_is_help=True, help="Build a reviewed label hierarchy from a flat list of labels.")
 app.command()(new)
 app.command()(types)
-app.command()(embed)
 app.command()(cluster)
 app.command()(review)
 app.command()(agree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -72,16 +72,16 @@ def export(
         from suprank.hierarchy.text import pluralize
         from suprank.hierarchy.tree import choose_branch
 
-        opened = Project(project)
-        branch = choose_branch(opened, branch)
-        if check or out is None:
-            if not check:
-                raise typer.BadParameter("give --out, the folder to write to, or --check.", param_hint="--out")
-            _print_findings(f"{project}, branch {branch}", lint_project(opened, branch), as_json, quiet)
-            return
-        terminal.check_folder(out)
+        if out is not None:
+            terminal.check_folder(out)
         if manifest_out is not None:
             terminal.check_writable(manifest_out)
+        opened = Project(project)
+        branch = choose_branch(opened, branch)
+        if check:
+            _print_findings(f"{project}, branch {branch}", lint_project(opened, branch), as_json, quiet)
+        if out is None:
+            raise typer.BadParameter("give --out, the folder to write to, or --check.", param_hint="--out")
         try:
             result = export_branch(
                 opened,
@@ -123,7 +123,7 @@ def export(
             terminal.echo(f"replaced levels: {', '.join(result.manifest.replaced)}")
 
 
-def _print_findings(about: str, findings: list[Finding], as_json: bool, quiet: bool) -> None:
+def _print_findings(about: str, findings: list[Finding], as_json: bool, quiet: bool) -> NoReturn:
     """Print what lint found, and exit with its code if there are errors."""
     from suprank.hierarchy.lint import format_findings, severity_counts
 

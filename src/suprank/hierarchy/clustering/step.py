@@ -110,9 +110,7 @@ def cluster_labels(
         assignment = cluster_vectors(labels, vectors, settings, progress)
     with project.transaction() as db:
         if _content_digest(active_labels(db)) != content:
-            raise ValueError(
-                "the labels were changed while they were clustered; nothing was saved. Run `embed` and `cluster` again."
-            )
+            raise ValueError("the labels were changed while they were clustered; nothing was saved. Run `cluster` again.")
         if (last := _last_result(project, settings, inputs, content)) is not None:
             return last  # another process was quicker
         number = _write(db, labels, assignment, embedding["id"], settings, content)
@@ -131,7 +129,7 @@ def _last_embedding(project: Project, db: sqlite3.Connection, labels: list[Activ
     """The last embedding. It is an error if it is not of these labels."""
     last = "SELECT json_extract(result_json, '$.digest') FROM step WHERE name = 'embed' ORDER BY id DESC LIMIT 1"
     row: sqlite3.Row | None = db.execute(f"SELECT * FROM embedding WHERE fingerprint = ({last})").fetchone()
-    run = f"run `suprank hierarchy embed {project.folder}` first."
+    run = f"encode them first, as `suprank hierarchy cluster {project.folder}` does."
     if row is None:
         raise ValueError(f"{project.folder} has no embedding to cluster; {run}")
     if labels_digest(labels) != row["labels"]:
