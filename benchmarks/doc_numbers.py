@@ -49,7 +49,7 @@ COMPLETE_PAGES = (
     *(
         f"docs/{page}.md"
         for page in (
-            *("results", "paper", "adapting", "comparing", "losses", "choosing-a-loss", "speed", "tuned-results"),
+            *("results", "paper", "adapting", "comparing", "losses", "speed", "tuned-results"),
             "decomposability",
         )
     ),

@@ -67,6 +67,13 @@ _PANELS = {
         "ContrastiveXBM": (_PINK, "X"),
         "ContrastiveKoLeo": (_PINK, "P"),
         "MultiSimilarity": (_SKY, "h"),
+        "SupCon": (_SKY, "o"),
+        "SigLIP": (_SKY, "v"),
+        "Circle": (_SKY, "^"),
+        "KoLeo": (_PINK, "v"),
+        "PML SupConLoss": (_BLACK, "^"),
+        "PML CircleLoss": (_BLACK, "X"),
+        "PML MultiSimilarityLoss": (_BLACK, "h"),
         **_PEERS,
     },
     "Baselines with proxies or over levels": {

@@ -195,15 +195,6 @@ def test_a_process_of_its_own_reports_its_time_memory_and_threads():
     assert found.peak_bytes > found.extra_bytes + 6000 * 512 * 4
 
 
-def test_torchmetrics_is_measured_in_a_process_where_nothing_else_has_imported_torchvision():
-    pytest.importorskip("faiss")
-    found = measure_in_child(
-        EVALUATORS["torchmetrics"], SyntheticCollection("sop", 200), BenchmarkSettings(CPU, repeats=1, seconds=60)
-    )
-    assert found.note == ""
-    assert 0 < found.values["R@1"] <= 1
-
-
 def test_an_evaluator_over_the_memory_limit_is_reported():
     found = measure_in_child(
         EVALUATORS["similarity product alone"], SyntheticCollection("sop", 20_000), BenchmarkSettings(CPU, 1, 60, 32 * MIB)

@@ -14,7 +14,7 @@ from suprank.evaluation import Report
 from suprank.evaluation.units import TRAINING
 from suprank.executors.local import ExperimentStopped
 from suprank.experiments import plots
-from suprank.experiments.experiment import Executor, lock_experiment
+from suprank.experiments.experiment import Executor
 from suprank.training.recipe import to_toml
 from suprank.training.run_folder import RunFolder
 from tests.cli.collection import done, invoke, refused
@@ -168,17 +168,6 @@ def test_tables_of_some_recipes_are_made_of_one_folder_without_running_anything(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_another_optimizer_is_noted_before_the_runs_and_below_the_table():
-    result = done("compare", "low.toml", "high.toml", "fast.toml", "--out", "c", "--quiet")
-    note = "optimizer.lr is 0.25 in fast, 1e-05 in low and high."
-    assert note in result.stderr
-    assert Path("c/comparison.md").read_text().endswith(f"{note} {SINGLE}\n")
-    assert f"% {note}\n" in Path("c/comparison.tex").read_text()
-    done("compare", "low", "high", "--collect", "--out", "c")
-    assert "optimizer" not in Path("c/comparison.md").read_text()
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_recipes_may_differ_in_what_is_allowed_and_the_table_says_so():
     write_recipe("small", 0.3, batch={"size": 64})
     write_recipe("long", run={"epochs": 300})
@@ -240,17 +229,8 @@ def test_what_collecting_would_not_read_is_refused():
     assert "no run measured NDCG" in refused("compare", "--metric", "NDCG", "--collect", "--out", "c")
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_other_settings_in_the_same_folder_are_refused_by_name():
-    done("compare", "low.toml", "high.toml", "--out", "c", "--quiet")
-    assert "run.epochs was 100 and is 3" in refused("compare", "low.toml", "run.epochs=3", "--out", "c")
-    write_recipe("low", 0.2)
-    assert "loss.weight was 0.1 and is 0.2" in refused("compare", "low.toml", "more.toml", "--out", "c")
-    assert not Path("c/more,seed=0").exists()
-
-
 def test_tuning_needs_its_number_of_trials_and_collecting_none():
-    for option in (("--folds", 2), ("--search", "loss.tau="), ("--tune-metric", "AP"), ("--fold-level", "genus")):
+    for option in (("--folds", 2), ("--search", "loss.tau="), ("--fold-level", "genus")):
         assert f"{option[0]} is an option of the search" in refused("compare", "low.toml", *option, "--out", "c")
     assert "--collect runs nothing, so --tune 3 would" in refused("compare", "--tune", 3, "--collect", "--out", "c")
     assert "search=loss.tau must be KEY=LOW:HIGH" in refused(
@@ -272,12 +252,6 @@ def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch):
     assert result.exception.name == "optuna", "by which `main` knows the extra"
     assert 'tuning needs optuna, which is not installed; pip install "suprank[train]"' in str(result.exception)
     assert not Path("c").exists()
-
-
-def test_a_folder_in_which_an_experiment_works_is_refused(folder):
-    Path("c").mkdir()
-    with lock_experiment(folder / "c"):
-        assert "is running an experiment in" in refused("compare", "low.toml", "--out", "c")
 
 
 def test_stopping_says_how_to_go_on(monkeypatch):
@@ -309,16 +283,6 @@ def test_values_have_a_table_and_a_figure_and_so_has_the_increase_over_one():
     assert Path("c/comparison-relative.md").read_text().splitlines()[2] == "| 0.5 | 32 | 400.00 |"
     assert "relative to λ = 0.1" in Path("c/comparison-relative.svg").read_text()
     assert "400.00" in result.stdout
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_values_are_combined_with_every_recipe_and_further_ones_are_added():
-    done("compare", "low.toml", "loss.tau=0.1,0.2", "--out", "c", "-q")
-    assert rows() == ["0.1", "0.2"]
-    done("compare", "high.toml", "loss.tau=0.1", "--out", "c", "-q")
-    assert "| high | 0.1 | 50.00 |" in Path("c/comparison.md").read_text()
-    assert "| low | 0.2 | 10.00 |" in Path("c/comparison.md").read_text()
-    assert begun("low,loss.tau=0.1,seed=0", "high,loss.tau=0.1,seed=0") == [1, 1]
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -194,14 +194,3 @@ def test_a_comparison_in_python_trains_what_is_missing_and_returns_the_tables(fo
     assert more.notes[1].startswith("No row is bold: a single training says nothing about another one of the same recipe")
     assert collect("out", ["b"], metrics=["R@1"]).table.rows == result.table.rows[1:]
     assert (folder / "out/small.tex").exists()
-
-
-def test_values_in_python_have_a_table_and_one_of_the_increases(folder):
-    first = compare("a.toml", "s", {"loss.weight": [0.1, 0.6]}, seeds=1)
-    assert (first.planned, first.failed) == (2, ("a,loss.weight=0.6,seed=0",))
-    (folder / "repaired").touch()
-    again = compare("a.toml", "s", ["loss.weight=0.1,0.6"], metrics=["r@1"], relative_to="loss.weight=0.1", jobs=2)
-    assert (again.planned, again.failed) == (2, ())
-    assert [row.statistics["R@1"].mean for row in again.table.rows] == [pytest.approx(10), pytest.approx(60)]
-    assert [row.statistics["R@1"].mean for row in again.relative.rows] == [pytest.approx(500)]
-    assert (folder / "s/a,loss.weight=0.1,seed=0/begun").read_text() == "x", "it was finished"

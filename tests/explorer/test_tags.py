@@ -207,3 +207,7 @@ def test_a_file_that_people_edited_is_read(tmp_path):
     tags.change(manifest(), [0], remove="a")
     assert [TagFile(tags.file).of(manifest(), row) for row in (0, 1)] == [("c",), ("x",)]
     assert tags.file.read_bytes().decode() == f"{text}\n1.jpg,,x,,\n"
+    tags.file.write_text("id,path,box,tags\r\n")
+    assert tags.of(manifest(), 1) == (), "all rows were deleted"
+    tags.change(manifest(), [1], add="y")
+    assert tags.of(manifest(), 1) == ("y",)

@@ -107,6 +107,11 @@ def test_text_is_read_as_a_dictionary_only_if_the_file_has_one(tmp_path, coded):
         assert read_columns(file).equals(table)
 
 
+@pytest.mark.parametrize("pages", [b"", b"PAR1" * 9, bytes(9), b"\x15\x00\x15\x00\x15\x01\x00"])  # the last: of −1 bytes
+def test_pages_that_cannot_be_read_may_be_dictionaries(pages):
+    assert binary._has_dictionary(io.BytesIO(pages), {9: 0, 7: 30, 11: 0})
+
+
 FORGED = {
     "type": (b"\x15\x0c\x19", b"\x15\x04\x19"),  # of the column's chunk: 2 for int64 in place of 6 for text
     "rows": (b"\x16\x06", b"\x16\x08"),  # 4 in place of 3

@@ -73,12 +73,6 @@ CATS = {
 }
 
 
-def test_every_class_below_a_gap_gets_a_placeholder_of_its_own():
-    labels, names = cleaned(CATS, fill_gaps=True)
-    assert names[1] == ("(no genus) Felidae: lynx", "(no genus) Felidae: puma", "Panthera")
-    assert labels == [[1, 0, 0], [1, 0, 0], [2, 1, 0], [0, 2, 0]]
-
-
 def test_a_placeholder_names_the_level_below_it_where_that_is_not_the_next():
     wide = {"species": ["lynx"], "genus": [""], "family": [""], "order": ["Carnivora"]}
     assert cleaned(wide, fill_gaps=True)[1][2] == ("(no family) Carnivora: lynx (species)",)

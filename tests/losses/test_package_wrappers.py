@@ -1,7 +1,8 @@
-"""What of pytorch-metric-learning works with our losses, as the table of docs/own-loops.md says, and what replaces the rest."""
+"""What of pytorch-metric-learning works with our losses, as a table of docs/losses.md says, and what replaces the rest."""
 
 import logging
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from suprank import losses
 from suprank.evaluation import evaluate
 from suprank.losses import EmbeddingMemory, MultiSimilarity, PairCalibration, SupAP, SupNDCG, roadmap
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own-loops.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text()
 ROWS = re.findall(r"^\| (.+?) \| (works|refused) \|", PAGE, flags=re.MULTILINE)
 STATED = {name: says for names, says in ROWS for name in re.findall(r"`(\w+)`", names)}
 
@@ -157,3 +159,14 @@ def test_two_streams_are_queries_and_references():
 def test_four_identical_images_of_a_class_have_the_ndcg_that_conventions_say():
     assert SupNDCG()(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64)).item() == pytest.approx(0.296, abs=5e-4)
     assert SupAP()(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64)).item() == 0
+
+
+def test_the_table_of_losses_names_what_both_packages_have():
+    rows = PAGE.partition("| pytorch-metric-learning | here |")[2].partition("\n\n")[0]
+    table = re.findall(r"^\| `(\w+)(?:\(([\w, ]+)\))?`.*? \| `(\w+)\(([^`]+)\)` \|", rows, flags=re.MULTILINE)
+    assert len(table) >= 12
+    for theirs, their_arguments, ours, our_arguments in table:
+        known = signature(getattr(package, theirs)).parameters
+        assert set(their_arguments.split(", ")) - {""} <= {*known, "softmax_scale", "temperature"}, theirs
+        named = {argument.partition("=")[0] for argument in our_arguments.split(", ")}
+        assert named <= set(signature(getattr(losses, ours)).parameters), ours

@@ -58,7 +58,8 @@ def compare(
         typer.Option(
             min=2,
             metavar="N",
-            help="Give each recipe N trials on validation classes, taken from the training classes, and compare the best.",
+            help="Give each recipe N trials on validation classes, taken from the training classes, and compare the best by "
+            "evaluation.best.",
             show_default="no tuning",
         ),
     ] = None,
@@ -73,10 +74,6 @@ def compare(
             help="Range or values of a key that --tune searches, in place of the default; KEY= leaves it out. Repeatable.",
             show_default="rates, images per class and what the loss declares",
         ),
-    ] = None,
-    tune_metric: Annotated[
-        str | None,
-        typer.Option(help="Metric of the validation classes that --tune maximizes.", show_default="evaluation.best"),
     ] = None,
     fold_level: Annotated[
         str | None,
@@ -127,18 +124,16 @@ def compare(
         from suprank import experiments
         from suprank.cli.experiments import CommandDisplay, command_line, exit_if_failed, explain_stop
         from suprank.experiments.methods import split_arguments
-        from suprank.experiments.results import metric_names
 
         recipes, values = split_arguments(arguments or [])
         display = CommandDisplay(quiet=quiet)
-        options = {"--folds": folds, "--search": search, "--tune-metric": tune_metric, "--fold-level": fold_level}
+        options = {"--folds": folds, "--search": search, "--fold-level": fold_level}
         unused = [option for option, value in options.items() if value]
         if tune is None and unused:
             raise ValueError(f"{unused[0]} is an option of the search, and there is none without --tune N; add it.")
         settings = None
         if tune is not None:
-            metric_name = "".join(metric_names([tune_metric])) if tune_metric else ""
-            settings = experiments.SearchSettings(tune, folds or 4, fold_level or "", metric_name, tuple(search or ()))
+            settings = experiments.SearchSettings(tune, folds or 4, fold_level or "", search=tuple(search or ()))
         written: dict[str, Any] = {"metrics": metric or (), "name": name, "relative_to": relative_to, "command": command_line()}
         if collect:
             given = [*values, *([] if seeds is None else ["--seeds", str(seeds)])]

@@ -221,16 +221,11 @@ def _need_unique_ids(protocol: Protocol, data: RetrievalData) -> None:
             )
 
 
-def _without_ids(data: RetrievalData) -> RetrievalData:
-    sides = [replace(side, ids=None) for side in data.sides]
-    return replace(data, queries=sides[0], gallery=sides[1] if data.gallery is not None else None)
-
-
 def _by_labels(
     protocol: Protocol, data: RetrievalData, metrics: list[str], options: dict[str, Any], self_index: Any = None
 ) -> Report:
     """The report at the finest level, by rows and not by ids, which are beside the values."""
-    finest = _without_ids(data.at_levels(data.levels[:1]))
+    finest = data.at_levels(data.levels[:1]).map_sides(lambda side: replace(side, ids=None))
     report = ranking_report(finest, metrics=metrics, self_index=self_index, **options, stacklevel=7)
     ids = data.queries.ids
     return with_protocol(report if ids is None else replace(report, query_ids=np.asarray(ids)), protocol)

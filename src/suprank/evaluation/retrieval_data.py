@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -276,6 +276,11 @@ class RetrievalData:
         """The queries, and the gallery if there is one."""
         return (self.queries,) if self.gallery is None else (self.queries, self.gallery)
 
+    def map_sides(self, change: Callable[[Items], Items], **changes: Any) -> RetrievalData:
+        """The data with `change` of the queries and, if there is one, of the gallery, and with other values of its fields."""
+        queries, *gallery = map(change, self.sides)
+        return replace(self, queries=queries, gallery=gallery[0] if gallery else None, **changes)
+
     @property
     def digests(self) -> dict[str, str]:
         """The `label_digests`, by which a report is matched with another one; none if labels have no names."""
@@ -322,11 +327,8 @@ class RetrievalData:
         for unknown in (level for level in levels if level not in self.levels):
             raise ValueError(f"{self.name} has no level {unknown!r}; choose from {', '.join(self.levels) or 'none'}.")
         columns = [self.levels.index(level) for level in levels]
-        queries, *gallery = (replace(side, labels=labels_at(side.labels, columns)) for side in self.sides)
-        return replace(
-            self,
-            queries=queries,
-            gallery=gallery[0] if gallery else None,
+        return self.map_sides(
+            lambda side: replace(side, labels=labels_at(side.labels, columns)),
             levels=tuple(levels),
             names={level: self.names[level] for level in levels if level in self.names},
             classes=self.classes or dict(zip(self.levels, np.moveaxis(self.queries.labels, 1, 0), strict=True)),
@@ -345,23 +347,17 @@ class RetrievalData:
                 raise ValueError(f"{self.name} and {other.name}: one has names of {level}, the other numbers; give both alike.")
             tables.append(np.array([*table, -1]) if table else None)
 
-        def renumbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-            columns = zip(tables, np.moveaxis(labels, 1, 0), strict=True)
-            return np.stack([own if table is None else table[own] for table, own in columns], axis=1)
+        def renumbered(side: Items) -> Items:
+            columns = zip(tables, np.moveaxis(side.labels, 1, 0), strict=True)
+            return replace(side, labels=np.stack([own if table is None else table[own] for table, own in columns], axis=1))
 
-        queries, *gallery = (replace(side, labels=renumbered(side.labels)) for side in self.sides)
-        return replace(self, queries=queries, gallery=gallery[0] if gallery else None, names=names)
+        return self.map_sides(renumbered, names=names)
 
     def with_head(self, head: StoredHead, progress: bool | StageProgress = True) -> RetrievalData:
         """The same images after a head, in memory or in a temporary file; a head for other embeddings is refused."""
         made_by = self.origin.made_by
-        queries, *gallery = (
-            replace(side, embeddings=apply_head(side.embeddings, head, made_by, progress)) for side in self.sides
-        )
-        return replace(
-            self,
-            queries=queries,
-            gallery=gallery[0] if gallery else None,
+        return self.map_sides(
+            lambda side: replace(side, embeddings=apply_head(side.embeddings, head, made_by, progress)),
             name=f"{self.name} with head",
             origin=replace(self.origin, made_by=head_added(made_by, head), head=head.fingerprint()),
         )

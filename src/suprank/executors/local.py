@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 POLL_SECONDS = 0.1  # until a signal, or the end of a process whose own children live on, is noticed
 SECONDS_TO_SAVE = 60.0  # before processes are killed, if the caller fails; after a signal a second one kills them
+SECONDS_FOR_SERVER = 10.0  # to start in place of one that was killed
 SERVER_DIED = 255  # what multiprocessing says of a process whose fork server is gone; the process may live
 
 
@@ -130,8 +131,8 @@ def run(
                         if slot in processes and (task.needs_new_process or processes[slot].connection.poll()):
                             processes.pop(slot).end()  # an idle process says nothing, unless it is gone
                         if slot not in processes:
-                            start_server(preload)
-                            processes[slot] = _Process(function, _environment(slot, jobs, gpus))
+                            arguments = function, _environment(slot, jobs, gpus), keep
+                            processes[slot] = _Process(arguments, preload)
                         processes[slot].send(task)
                     except Exception as error:  # no process is left on this machine, or an argument cannot be pickled
                         if slot in processes:
@@ -160,16 +161,16 @@ _processes: WeakSet[_Process] = WeakSet()
 class _Process:
     """A process, as seen from the caller, and the task that it is doing."""
 
-    def __init__(self, function: Callable[..., Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, arguments: tuple[Any, ...], preload: Sequence[str]) -> None:
         self.connection, theirs = CONTEXT.Pipe()
         self.task: Task | None = None
         self.has_begun = False  # this task, rather than an earlier one
         self.is_reusable = True
         self.is_new = True
-        self.process = CONTEXT.Process(target=_work, args=(theirs, function, dict(environment)))
+        self.process = CONTEXT.Process(target=_work, args=(theirs, *arguments))
         _processes.add(self)
-        with theirs, safe_environment(), _without_main():
-            self.process.start()
+        with theirs:
+            _start(self.process, preload)
 
     def send(self, task: Task) -> None:
         # Pickled here, so that what cannot be pickled is an error before anything is sent.
@@ -230,9 +231,24 @@ class _Process:
         self.process.join()
 
 
+def _start(process: Any, preload: Sequence[str]) -> None:
+    """Start a process. A fork server that was just killed seems to live until the system has cleared it away."""
+    end = time.monotonic() + SECONDS_FOR_SERVER
+    while True:
+        start_server(preload)
+        try:
+            with safe_environment(), _without_main():
+                process.start()
+            return
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(POLL_SECONDS)
+
+
 def start_server(preload: Sequence[str]) -> None:
     """Start the fork server, unless there is one. All processes have the signal mask that this thread has now."""
-    CONTEXT.set_forkserver_preload(["torch", *preload])
+    CONTEXT.set_forkserver_preload(["torch", *preload, "suprank.executors.quick_end"])
     if CONTEXT.get_start_method() == "forkserver":
         with safe_environment(), _without_main():
             forkserver.ensure_running()
@@ -337,10 +353,11 @@ def report(values: Any) -> None:
             _connection.send(values)
 
 
-def _work(connection: Connection, function: Callable[..., Any], environment: Mapping[str, str]) -> None:
-    """The main function of a process: do the tasks that come through the pipe, until its end."""
+def _work(connection: Connection, function: Callable[..., Any], environment: Mapping[str, str], keep: bool) -> None:
+    """The main function of a process: do the tasks that come through the pipe, until its end, or a single one."""
     import torch
 
+    gc.freeze()  # what the server has imported stays, so collecting garbage need not look at it, nor copy its pages
     report_to(connection)
     multiprocessing.set_start_method(None, force=True)  # not ours, which it got: a task starts processes as any program does
     if hasattr(os, "setsid"):
@@ -359,9 +376,11 @@ def _work(connection: Connection, function: Callable[..., Any], environment: Map
             connection.send(None)  # it has begun
         _renew(environment, path, threads)
         sent = call_pickled(function, content)
-        is_reusable = _clean_up()
+        is_reusable = keep and _clean_up()
         with suppress(OSError):  # the caller is gone
             connection.send(sent._replace(is_reusable=is_reusable))
+        if not is_reusable:
+            return
 
 
 def _end_with_caller() -> None:

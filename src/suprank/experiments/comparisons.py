@@ -22,7 +22,6 @@ from suprank.files.folders import refuse_foreign_files
 from suprank.system.custom_code import trusting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from os import PathLike
 
     from suprank.experiments.tables import Table
@@ -145,7 +144,7 @@ def plan_comparison(
     configs = {one[RECIPE]: run.config for one, run in zip(reversed(combinations), reversed(runs), strict=True)}
     methods = {label: Method.from_config(recipe, configs[label], axes) for label, recipe in labels.items()}
     if settings:
-        settings = _with_spaces(settings, labels, configs, grid)
+        settings = replace(settings, spaces=read_spaces(labels, configs, settings.search, grid.fixed))
     record = Experiment((RECIPE, *axes), methods, tuple(combinations), (command,), tuple(may_differ), settings)
     record = earlier.merge(record) if earlier else record
     check_budget(record.methods, record.may_differ)
@@ -169,20 +168,6 @@ def _evaluated_once(grid: Grid) -> Grid:
         raise ValueError(f"{axes[0][0]} has several values, and tune would tune each recipe for all of them; give one.")
     fixed = tuple((key, value) for key, _, value in (override.partition("=") for override in ONCE))
     return Grid((*grid.fixed, *fixed), grid.axes)
-
-
-def _with_spaces(
-    settings: SearchSettings, recipes: Mapping[str, str], configs: Mapping[str, Any], grid: Grid
-) -> SearchSettings:
-    """The settings with the space of each recipe, of which every end is one that can be run."""
-    from suprank.training.recipe import read_recipe, toml_value
-
-    fixed = [f"{key}={value}" for key, value in grid.fixed]
-
-    def check(label: str, key: str, value: object) -> None:
-        read_recipe(recipes[label], [*fixed, f"{key}={toml_value(value)}"])
-
-    return replace(settings, spaces=read_spaces(configs, settings.search, [key for key, _ in grid.fixed], check))
 
 
 def collect(

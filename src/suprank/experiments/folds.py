@@ -90,10 +90,9 @@ def fitting_space(space: SearchSpace, config: TrainConfig, images: Sequence[Mani
     return rest if len(fitting) < 2 else {**rest, key: Choices(tuple(fitting))}
 
 
-def validation_metric(config: TrainConfig, fold: Manifest, metric: str) -> str:
-    """The metric to maximize: the given one, or `evaluation.best`. Refused if a run would not measure it."""
+def validation_metric(config: TrainConfig, fold: Manifest) -> str:
+    """The metric to maximize: `evaluation.best`, or its default for these levels."""
     from suprank.training.validation import Validator
 
     data = config.data.model_copy(update={"cache_images": False, "tests": {}})
-    evaluation = config.evaluation.model_copy(update={"best": metric} if metric else {})
-    return Validator.from_config(config.model_copy(update={"data": data, "evaluation": evaluation}), fold).best_metric[1]
+    return Validator.from_config(config.model_copy(update={"data": data}), fold).best_metric[1]

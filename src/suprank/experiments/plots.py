@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from suprank.experiments.search_result import SearchResult
     from suprank.experiments.tables import Statistic, Table
     from suprank.experiments.trials import Trial
+    from suprank.training.search_space import SearchRange
 
 LETTERS = {
     "loss.weight": "λ",
@@ -55,6 +56,7 @@ DOUBLING = ("batch.size", "memory.size")  # entries that are varied in powers of
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PANELS_IN_ROW = 3
+LEGEND_COLUMNS = 4
 SEARCH_PANELS = 6
 FEW_RECIPES = 8  # whose panels are low enough for two rows
 COLOR, BEST_COLOR = COLORS[:2]
@@ -75,14 +77,9 @@ def draw_sweep(table: Table) -> list[Axes]:
         return []
     across = table.axes[place]
     values = sort_values(row.setting[place][1] for row in table.rows)
-    count = len(table.columns)
-    rows, wide = math.ceil(count / PANELS_IN_ROW), min(count, PANELS_IN_ROW)
-    lines = _lines(table, place, values, table.columns[0])
-    legend = 0.0 if len(lines) < 2 else 0.35 * math.ceil(len(lines) / 4)
-    layout = ConstrainedLayoutEngine(wspace=0.06, hspace=0.06)
-    figure = Figure(figsize=(0.4 + 3.6 * wide, 0.5 + legend + 2.9 * rows), layout=layout)
-    panels = list(figure.subplots(rows, wide, squeeze=False).flat)
-    for axes, column in zip(panels[:count], table.columns, strict=True):
+    lines = len(_lines(table, place, values, table.columns[0]))
+    figure, panels = _panels(len(table.columns), lines)
+    for axes, column in zip(panels, table.columns, strict=True):
         series = _lines(table, place, values, column)
         if table.base or None in [as_number(value) for value in values]:
             _draw_categories(axes, values, series, bars=bool(table.base))
@@ -91,15 +88,30 @@ def draw_sweep(table: Table) -> list[Axes]:
         axes.set_xlabel(LETTERS.get(across, across))
         axes.set_ylabel(f"{column}, increase in %" if table.base else f"{column}, %")
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    if lines > 1:
+        _draw_legend(figure)
+    _write_note(figure, table)
+    return panels
+
+
+def _panels(count: int, lines: int, *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels in rows of three, with room above them for a legend of so many lines."""
+    rows, wide = math.ceil(count / PANELS_IN_ROW), min(count, PANELS_IN_ROW)
+    legend = 0.0 if lines < 2 else 0.35 * math.ceil(lines / LEGEND_COLUMNS)
+    size = (0.4 + 3.6 * wide, 0.5 + legend + 2.9 * rows)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06))
+    panels = list(figure.subplots(rows, wide, squeeze=False, sharey=sharey).flat)
+    for place, axes in enumerate(panels):
+        axes.set_visible(place < count)  # the last row may have empty ones
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
-    for axes in panels[count:]:  # the empty panels of the last row
-        axes.set_visible(False)
-    if len(lines) > 1:
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(lines), 4), frameon=False)
-    _write_note(figure, table)
-    return panels[:count]
+    return figure, panels[:count]
+
+
+def _draw_legend(figure: Figure) -> None:
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    columns = min(len(labels), LEGEND_COLUMNS)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
 
 
 def draw_comparison(table: Table) -> list[Axes]:
@@ -153,51 +165,41 @@ def draw_search(search: SearchResult) -> list[Axes]:
         return []
     counts = Counter(key for label in trials for key in search.settings.spaces[label])
     keys = [key for key, _ in counts.most_common(SEARCH_PANELS - 1)]
-    wide = min(1 + len(keys), PANELS_IN_ROW)
-    rows = math.ceil((1 + len(keys)) / wide)
-    legend = 0.3 * math.ceil(len(trials) / 4)
-    layout = ConstrainedLayoutEngine(wspace=0.06, hspace=0.06)
-    figure = Figure(figsize=(0.4 + 3.6 * wide, 0.5 + legend + 2.9 * rows), layout=layout)
-    panels = list(figure.subplots(rows, wide, squeeze=False, sharey=True).flat)
-    texts = {
-        key
-        for space in search.settings.spaces.values()
-        for key, one in space.items()
-        if any(isinstance(v, str) for v in one.ends)
-    }
+    ranges = {key: [space[key] for space in search.settings.spaces.values() if key in space] for key in counts}
+    texts = {key for key, several in ranges.items() if any(isinstance(end, str) for one in several for end in one.ends)}
+    figure, panels = _panels(1 + len(keys), len(trials), sharey=True)
     for index, (label, own) in enumerate(trials.items()):
         best = search.best(label)
         own, best = [_with_text(one, texts) for one in own], best and _with_text(best, texts)
         _draw_trials(panels, keys, label, own, best, index)
     panels[0].set_xlabel("trial")
     panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    for axes, key in zip(panels[1:], keys, strict=False):
+    for axes, key in zip(panels[1:], keys, strict=True):
         axes.set_xlabel(LETTERS.get(key, key.removeprefix("loss.").removeprefix("arguments.")))
-        ranges = [one for space in search.settings.spaces.values() if (one := space.get(key)) is not None]
-        numbers = [float(end) for one in ranges if isinstance(one, FloatRange) and one.log for end in one.ends]
-        if numbers:
-            axes.set_xscale("log")
-            ratio = max(numbers) / min(numbers)
-            margin = ratio**0.04
-            axes.set_xlim(min(numbers) / margin, max(numbers) * margin)  # all that is searched: few trials cover little of it
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 30 else (1, 3) if ratio < 1000 else (1,)))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_locator(NullLocator())
-        elif all(isinstance(one, Choices) for one in ranges):
-            values = dict.fromkeys(value for one in ranges for value in one.ends)
-            if key not in texts:  # for which matplotlib has ticks
-                axes.set_xticks([float(value) for value in values], [str(value) for value in values])
+        if key not in texts:  # for which matplotlib has ticks
+            _scale_to_ranges(axes, ranges[key])
     for place, axes in enumerate(panels):
-        axes.set_visible(place <= len(keys))
         axes.grid(alpha=0.3)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        if place % wide == 0:
+        if place % PANELS_IN_ROW == 0:
             axes.set_ylabel(f"{search.settings.metric} of validation classes, %")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(trials), 4), frameon=False)
+    _draw_legend(figure)
     figure.supxlabel("line: best so far; ring: the chosen setting; ×: a trial that failed", fontsize=8, color="#555555")
-    return panels[: 1 + len(keys)]
+    return panels
+
+
+def _scale_to_ranges(axes: Axes, ranges: Sequence[SearchRange]) -> None:
+    """Show all that is searched, of which few trials cover little; choices have a tick each."""
+    numbers = [float(end) for one in ranges if isinstance(one, FloatRange) and one.log for end in one.ends]
+    if numbers:
+        axes.set_xscale("log")
+        ratio = max(numbers) / min(numbers)
+        axes.set_xlim(min(numbers) / ratio**0.04, max(numbers) * ratio**0.04)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 30 else (1, 3) if ratio < 1000 else (1,)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+    elif all(isinstance(one, Choices) for one in ranges):
+        values = dict.fromkeys(value for one in ranges for value in one.ends)
+        axes.set_xticks([float(value) for value in values], [str(value) for value in values])
 
 
 def _with_text(trial: Trial, keys: Container[str]) -> Trial:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from suprank.experiments.grid import SEED
+from suprank.experiments.grid import SEED, Setting
 from suprank.experiments.methods import changed_settings, flatten
 from suprank.experiments.trials import (
     default_space,
@@ -30,7 +30,8 @@ class SearchSettings:
     """How a comparison is tuned: the number of trials of each recipe, the number of folds, the level whose classes stay
     together in a fold, the metric to maximize, the ranges that were given, and the space of each recipe by its label.
 
-    `level` and `metric` are empty until the images are known (`Search.prepare`).
+    `level`, unless it is given, and `metric`, which is `evaluation.best`, are empty until the images are known
+    (`Search.prepare`).
     """
 
     trials: int
@@ -48,12 +49,10 @@ class SearchSettings:
 
     def merge(self, other: SearchSettings) -> SearchSettings:
         """These settings with the recipes of another call, which must ask for the same search."""
-        own = {"tune": self.trials, "folds": self.folds, "search": " ".join(self.search)}
-        now = {"tune": other.trials, "folds": other.folds, "search": " ".join(other.search)}
-        own |= {"fold_level": self.level} if other.level else {}
-        now |= {"fold_level": other.level} if other.level else {}
-        own |= {"tune_metric": self.metric} if other.metric else {}
-        now |= {"tune_metric": other.metric} if other.metric else {}
+        own, now = (
+            {"tune": one.trials, "folds": one.folds, "search": " ".join(one.search), "fold_level": one.level}
+            for one in (self, other if other.level else replace(other, level=self.level))
+        )
         if changed := changed_settings(own, now):
             raise ValueError(
                 f"the comparison in this folder was tuned otherwise: {', '.join(changed)}. Methods can only be compared with "
@@ -63,13 +62,13 @@ class SearchSettings:
 
 
 def read_spaces(
-    configs: Mapping[str, TrainConfig], given: Sequence[str], fixed: Sequence[str], check: Any
+    recipes: Mapping[str, str], configs: Mapping[str, TrainConfig], given: Sequence[str], fixed: Setting
 ) -> dict[str, SearchSpace]:
     """The space of each recipe by its label: the default one, with the ranges that were `given` in place of its own, and
-    without the keys that are `fixed` for all recipes.
+    without the keys that are `fixed` for all recipes. An end of a range that cannot be run is refused."""
+    from suprank.training.recipe import read_recipe, toml_value
 
-    `check(label, key, value)` reads the recipe with a value, and raises ValueError if that cannot be.
-    """
+    overrides = [f"{key}={value}" for key, value in fixed]
     replaced = parse_space(given)
     for key, one in replaced.items():
         if one is not None and (key in (*BUDGET, SEED) or key.split(".")[0] in NOT_SEARCHED):
@@ -85,11 +84,11 @@ def read_spaces(
                 space.pop(key, None)
             elif key in space or _has_key(config, key):
                 space[key] = one.including(recipe_value(config, key))  # type: ignore[arg-type]
-        space = {key: one for key, one in space.items() if key not in fixed}
+        space = {key: one for key, one in space.items() if key not in dict(fixed)}
         for key, one in space.items():
             for end in one.ends if key != "batch.images_per_class" else ():
                 try:
-                    check(label, key, end)
+                    read_recipe(recipes[label], [*overrides, f"{key}={toml_value(end)}"])
                 except ValueError as error:
                     raise ValueError(f"{label} cannot be tuned in {key}={one}, so nothing was: {error}") from error
         if not space:

@@ -82,7 +82,7 @@ class Search:
             spaces[label] = fitting_space(spaces[label], own, images)
             if not spaces[label]:
                 raise ValueError(f"{label} has nothing to tune; leave optimizer.lr open, for example.")
-        metric = validation_metric(config, folds[0], settings.metric)
+        metric = validation_metric(config, folds[0])
         return cls(plan, replace(settings, level=level, metric=metric, spaces=spaces), images[0], folds)
 
     @property

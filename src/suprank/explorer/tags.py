@@ -221,6 +221,9 @@ def _read_rows(file: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         content = own_file(file).read_bytes()
     except OSError as error:
         raise MalformedError(f"{file} cannot be read ({error.strerror or error}); move it away.") from error
+    names = content.decode("utf-8-sig", "replace").strip().split(",")
+    if set(COLUMNS) <= set(names) and not any("\n" in name for name in names):  # all rows were deleted
+        return tuple(names), []
     table = parse_table(content, str(file), ".csv")
     columns = [[original_text(cell) for cell in table.column(name).to_pylist()] for name in COLUMNS]
     return tuple(table.names), list(zip(*columns, strict=True))

@@ -136,8 +136,9 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> set[str]:
 
 
 def _has_dictionary(file: IO[bytes], chunk: dict[int, Any]) -> bool:
-    """Whether one of the pages of a column's chunk is a dictionary, whatever the metadata says."""
-    at = min(chunk.get(11, chunk[9]), chunk[9])
+    """Whether one of the pages of a column's chunk is a dictionary, whatever the metadata says; True if they cannot be read."""
+    first, dictionary = chunk[9], chunk.get(11, 0)
+    at = dictionary if 0 < dictionary < first else first  # some writers say 0 where there is none
     end = at + chunk[7]
     while at < end:
         file.seek(at)
@@ -145,7 +146,7 @@ def _has_dictionary(file: IO[bytes], chunk: dict[int, Any]) -> bool:
             header, length = read_struct(file.read(_PAGE_HEADER), 0)
         except (IndexError, ValueError):
             return True
-        if header[1] == _DICTIONARY_PAGE or header[3] < 0:
+        if header.get(1) in (None, _DICTIONARY_PAGE) or header.get(3, -1) < 0:
             return True
         at += length + header[3]
     return False

@@ -6,13 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from suprank.ranking.steps import Step
+
 P = ParamSpec("P")
 R = TypeVar("R")
+Grads = Sequence[Tensor | None]
+Saved = Sequence[Any]
 
 DEVICES = {"cuda"} if torch.version.cuda is not None and find_spec("triton") is not None else set()
 """The kinds of devices whose tensors the kernels take: a CUDA build of torch brings Triton along, except on Windows."""
@@ -35,8 +40,7 @@ def with_kernels(plain: Callable[P, R], *, compiled: bool = False) -> Callable[P
         values: Any = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
         taken = values.device.type in DEVICES and (values.dtype == torch.float32 or not values.dtype.is_floating_point)
         if taken and (compiled if torch.compiler.is_compiling() else not transforming()):
-            found: R = _KERNELS[plain.__name__](plain, *arguments, **options)
-            return found
+            return _KERNELS[plain.__name__](plain, *arguments, **options)
         return plain(*arguments, **options)
 
     return chosen
@@ -72,8 +76,8 @@ class Ranked(torch.autograd.Function):
         ctx: Any,
         algorithm: Algorithm,
         options: tuple[Any, ...],
-        plus: Any,
-        minus: Any,
+        plus: Step,
+        minus: Step,
         scores: Tensor,
         level: Tensor,
         relevance: Tensor | None,
@@ -96,7 +100,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, algorithm: Algorithm, options: tuple[Any, ...], plus: Any, minus: Any, number: int, *tensors: Any
+        ctx: Any, algorithm: Algorithm, options: tuple[Any, ...], plus: Step, minus: Step, number: int, *tensors: Any
     ) -> Tensor:
         grads, (scores, level, relevance, *saved) = tensors[:number], tensors[number:]
         ctx.name = algorithm.name

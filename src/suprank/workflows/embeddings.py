@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from os import PathLike
 
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.embedding import ImageLoaderSettings, Processes
     from suprank.embedding.shards import RunTasks
     from suprank.evaluation.provenance import Provenance
@@ -66,7 +66,7 @@ def embed(
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
         {'test': PosixPath('embeddings/test')}
     """
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.embedding import embed_collection, torchrun_processes
     from suprank.models import Embedder
     from suprank.workflows.heads import embedder_with_head

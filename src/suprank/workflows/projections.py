@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from os import PathLike
 
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.embedding import ImageLoaderSettings
     from suprank.models import Embedder
     from suprank.system.progress import Progress

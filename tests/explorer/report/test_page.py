@@ -20,20 +20,8 @@ from tests.explorer.report.reading import of, parsed
 from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, of_arrays, run, vectors
 
 ALL = [
-    "verdict",
-    "failures",
-    "metrics",
-    "better",
-    "behind",
-    "worst",
-    "failing",
-    "random",
-    "levels",
-    "training",
-    "curves",
-    "scores",
-    "map",
-    "recipe",
+    *("verdict", "failures", "metrics", "better", "behind", "worst", "failing", "random"),
+    *("levels", "training", "curves", "scores", "map", "recipe"),
 ]
 
 

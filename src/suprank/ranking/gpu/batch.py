@@ -51,8 +51,7 @@ def unit(plain: Plain, vectors: Tensor) -> tuple[Tensor, Tensor]:
 def unit_gradient(plain: Plain, grad: Tensor, unit: Tensor, norm: Tensor, shortest: float) -> Tensor:
     """The gradient with respect to v of a function of v / ‖v‖, 0 for vectors of length `shortest` or less."""
     if torch.is_grad_enabled():  # for a second derivative
-        gradient: Tensor = plain(grad, unit, norm, shortest)
-        return gradient
+        return plain(grad, unit, norm, shortest)
     rows, dim = unit.shape
     out = torch.empty_like(unit)
     _launch("unit_gradient", (rows,), out.device, grad.contiguous(), unit, norm, out, dim, shortest, BLOCK=_block(dim))
@@ -71,8 +70,7 @@ def listed_level(
 ) -> Tensor:
     """The levels of labels `[N, L]` in int64; sets are left to torch."""
     if labels.ndim == 3 or ref_labels.ndim == 3 or not (labels.numel() and ref_labels.numel()):
-        plain_level: Tensor = plain(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
-        return plain_level
+        return plain(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
     queries, items = len(labels), len(ref_labels)
     level = torch.empty(queries, items, dtype=torch.int8, device=labels.device)
     block = _block(items)
@@ -90,8 +88,7 @@ def listed_level(
 def shared_weights(plain: Plain, level: Tensor, weights: tuple[float, ...], *, cumulative: bool, dtype: torch.dtype) -> Tensor:
     """w_l / |Ω^(l)| in float32, or Σ_{p ≤ l} w_p / |Ω^{+,p}| if `cumulative`."""
     if dtype != torch.float32 or not _holds(level, len(weights)):
-        relevance: Tensor = plain(level, weights, cumulative=cumulative, dtype=dtype)
-        return relevance
+        return plain(level, weights, cumulative=cumulative, dtype=dtype)
     queries, items = level.shape
     out = torch.empty(queries, items, dtype=torch.float32, device=level.device)
     slots = _slots(len(weights) + 1)
@@ -124,12 +121,11 @@ def hap_and_weight(plain: Plain, ranks: Ranks, relevance: Tensor) -> tuple[Tenso
 def recall_and_weight(plain: Plain, ranks: Ranks, level: Tensor, ks: tuple[int, ...], rank_tau: float) -> tuple[Tensor, Tensor]:
     """The mean over `ks` of R@k under σ(t/τ*), and the number of each query's positives."""
     if len(ks) > _MOST_KS:
-        found: tuple[Tensor, Tensor] = plain(ranks, level, ks, rank_tau)
-        return found
+        return plain(ranks, level, ks, rank_tau)
     slots = _slots(len(ks))
     table = _table(tuple(map(float, ks)) + (0.0,) * (slots - len(ks)), level.device)
     forward = partial(_of_rank, "recall", table, (1 / rank_tau, float(len(ks))), slots)
-    again = lambda plus, minus, level, weight: plain(Ranks(plus, minus), level, ks, rank_tau)[0]  # noqa: E731
+    again = partial(_plain_measure, plain, ks, rank_tau)
     return _Measured.apply(forward, partial(_of_rank_gradient, *forward.args), again, ranks.plus, ranks.minus, level)
 
 
@@ -139,10 +135,9 @@ def ndcg_and_weight(
 ) -> tuple[Tensor, Tensor]:
     """NDCG of levels up to `depth`, and its ideal; NDCG@k is left to torch."""
     if k is not None or not _holds(level, depth):
-        found: tuple[Tensor, Tensor] = plain(ranks, level, depth, k, rank_tau)
-        return found
+        return plain(ranks, level, depth, k, rank_tau)
     forward = partial(_of_rank, "ndcg", _prefix(level.shape[1], level.device), (), _slots(depth + 1))
-    again = lambda plus, minus, level, weight: plain(Ranks(plus, minus), level, depth, None, rank_tau)[0]  # noqa: E731
+    again = partial(_plain_measure, plain, depth, None, rank_tau)
     return _Measured.apply(forward, partial(_of_rank_gradient, *forward.args), again, ranks.plus, ranks.minus, level)
 
 
@@ -150,8 +145,7 @@ def ndcg_and_weight(
 def mean_over_queries(plain: Plain, value: Tensor, weight: Tensor, *, complement: bool = False) -> tuple[Tensor, Tensor]:
     """The mean of the values, or of 1 − value, over the queries of weight above 0, and how many queries are left out."""
     weight = weight.view(torch.int8) if weight.dtype == torch.bool else weight
-    again = lambda value, weight, share: plain(value, weight, complement=complement)[0]  # noqa: E731
-    return _Measured.apply(partial(_mean, complement), _mean_gradient, again, value, weight)
+    return _Measured.apply(partial(_mean, complement), _mean_gradient, partial(_plain_mean, plain, complement), value, weight)
 
 
 class _Measured(torch.autograd.Function):
@@ -259,6 +253,12 @@ def _of_rank_gradient(
     return out if needed[0] else None, out, None
 
 
+def _plain_measure(plain: Plain, *options_and_tensors: Any) -> Tensor:
+    """A measure of rank⁺ + rank⁻ in plain torch."""
+    *options, plus, minus, level, _ = options_and_tensors
+    return plain(Ranks(plus, minus), level, *options)[0]
+
+
 def _mean(complement: bool, value: Tensor, weight: Tensor) -> Any:
     mean, share = value.new_empty(()), value.new_empty(())
     skipped = torch.empty((), dtype=torch.int64, device=value.device)
@@ -277,6 +277,10 @@ def _mean_gradient(
     grid = (-(-len(weight) // block),)
     _launch("mean_gradient", grid, out.device, grad, weight.contiguous(), share, out, len(weight), BLOCK=block)
     return out, None
+
+
+def _plain_mean(plain: Plain, complement: bool, value: Tensor, weight: Tensor, _: Tensor) -> Tensor:
+    return plain(value, weight, complement=complement)[0]
 
 
 def _block(size: int, most: int = _ROW) -> int:

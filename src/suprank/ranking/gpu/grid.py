@@ -23,11 +23,12 @@ from suprank.ranking.seam import Algorithm, Ranked, by_kernels
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from jaxtyping import Float, Shaped
 
     from suprank.ranking.ranks.definition import Implementation
+    from suprank.ranking.seam import Grads, Saved
     from suprank.ranking.steps import Step
 
     SmoothStep = Sigmoid | SupStep
@@ -180,18 +181,9 @@ def gridded_on_gpu(
 
 
 @by_kernels
-def gridded(
-    plain: Implementation,
-    scores: Tensor,
-    level: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    plus: Step = heaviside,
-    minus: Step = SupStep(),
-    budget: int = BUDGET,
-) -> Ranks:
+def gridded(plain: Implementation, *arguments: Any, **options: Any) -> Ranks:
     """`gridded_on_gpu`, under the name that users know."""
-    return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus, budget=budget)
+    return gridded_on_gpu(*arguments, **options)
 
 
 def _signed(level: Tensor) -> Tensor:
@@ -231,17 +223,9 @@ def _gridded_ranks(
 
 
 def _gridded_gradient(
-    grads: Sequence[Tensor | None],
-    scores: Tensor,
-    level: Tensor,
-    relevance: None,
-    plus: Step,
-    minus: Step,
-    known: Survey,
-    rows: int,
-    *,
-    saved: list[Tensor],
+    grads: Grads, scores: Tensor, level: Tensor, relevance: None, plus: Step, minus: Step, *shared: Any, saved: Saved
 ) -> Tensor:
+    known, rows = shared
     order, *slopes = saved
     gradient = torch.zeros_like(scores)
     steps = zip(_parts(plus, minus, known).items(), slopes, strict=True)

@@ -17,10 +17,9 @@ from suprank.ranking.seam import Algorithm, Ranked
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jaxtyping import Float, Shaped
 
+    from suprank.ranking.seam import Grads, Saved
     from suprank.ranking.steps import Step
 
 SATURATED = 25.0
@@ -83,36 +82,18 @@ def _encoded(plus: Step, minus: Step) -> tuple[list[bool], list[float]]:
 
 
 def _fused_ranks(
-    scores: Tensor,
-    level: Tensor,
-    relevance: Tensor | None,
-    plus: Step,
-    minus: Step,
-    kinds: list[bool],
-    numbers: list[float],
-    *,
-    sloped: bool,
-) -> tuple[list[Tensor], list[Tensor]]:
-    outputs = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, sloped)
+    scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step, *encoded: Any, sloped: bool
+) -> tuple[list[Tensor], Saved]:
+    outputs = torch.ops.suprank.ranks(scores, level, relevance, *encoded, sloped)
     results = 2 if relevance is None else 3
     return outputs[:results], outputs[results:]
 
 
 def _fused_gradient(
-    grads: Sequence[Tensor | None],
-    scores: Tensor,
-    level: Tensor,
-    relevance: Tensor | None,
-    plus: Step,
-    minus: Step,
-    kinds: list[bool],
-    numbers: list[float],
-    *,
-    saved: list[Tensor],
+    grads: Grads, scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step, *encoded: Any, saved: Saved
 ) -> Tensor:
     known = [*grads, *(None,) * (3 - len(grads)), scores, level, relevance]
-    gradient: Tensor = torch.ops.suprank.ranks_gradient(kinds, numbers, *known, saved)
-    return gradient
+    return torch.ops.suprank.ranks_gradient(*encoded, *known, saved)
 
 
 _FUSED = Algorithm("fused", _fused_ranks, _fused_gradient)

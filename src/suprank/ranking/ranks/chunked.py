@@ -11,11 +11,12 @@ from suprank.ranking.seam import Algorithm, Ranked
 from suprank.ranking.steps import SupStep, heaviside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
+    from suprank.ranking.seam import Grads, Saved
     from suprank.ranking.steps import Step
 
 BUDGET = 32 * 2**20
@@ -89,15 +90,7 @@ def _chunked_ranks(
 
 
 def _chunked_gradient(
-    grads: Sequence[Tensor | None],
-    scores: Tensor,
-    level: Tensor,
-    relevance: Tensor | None,
-    plus: Step,
-    minus: Step,
-    budget: int,
-    *,
-    saved: tuple[Tensor, Tensor],
+    grads: Grads, scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step, budget: int, *, saved: Saved
 ) -> Tensor:
     to_plus, to_minus, to_hierarchical = [*grads, None][:3]
     query, item = saved

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
+    from suprank.ranking.seam import Grads, Saved
     from suprank.ranking.steps import Step
 
 MOST_LEVELS = 32
@@ -95,9 +96,8 @@ def gridded(
         return chunked(scores, level, relevance, plus=plus, minus=minus)
     numbers = 12 * items + 30 * (levels.depth + 1) * bins  # of the polynomials and the grids of one query
     rows = max(1, int(budget / (scores.element_size() * numbers)))
-    return Ranks(
-        *Ranked.apply(_GRIDDED, (levels, _Settings(plus, minus, span, rows), ignored), plus, minus, scores, level, relevance)
-    )
+    settings = _Settings(plus, minus, span, rows, levels, ignored)
+    return Ranks(*Ranked.apply(_GRIDDED, (settings,), plus, minus, scores, level, None))
 
 
 class Levels(NamedTuple):
@@ -144,6 +144,8 @@ class _Settings(NamedTuple):
     minus: Step
     span: float  # of the scores of a query, at most
     rows: int  # of a block
+    levels: Levels
+    ignored: Tensor  # flat indices of the items that are in no list
 
     def grid(self, scores: Tensor, tau: float) -> Grid:
         return Grid.from_scores(scores, tau, int(self.span / (2 * tau)) + 1)
@@ -171,18 +173,10 @@ class _Saved(NamedTuple):
 
 
 def _gridded_ranks(
-    scores: Tensor,
-    level: Tensor,
-    relevance: Tensor | None,
-    plus: Step,
-    minus: Step,
-    levels: Levels,
-    settings: _Settings,
-    ignored: Tensor,
-    *,
-    sloped: bool,
-) -> tuple[tuple[Tensor, ...], list[Tensor | None]]:
-    listed = _listed(scores, ignored)
+    scores: Tensor, level: Tensor, relevance: None, plus: Step, minus: Step, settings: _Settings, *, sloped: bool
+) -> tuple[Sequence[Tensor], Saved]:
+    """The relevance is that of each level, in the settings."""
+    listed, levels = _listed(scores, settings.ignored), settings.levels
     results = scores.new_zeros(2 if levels.weight is None else 3, *scores.shape)
     results[MINUS].fill_(torch.inf)
     saved: list[Tensor | None] = []
@@ -193,26 +187,16 @@ def _gridded_ranks(
 
 
 def _gridded_gradient(
-    grads: Sequence[Tensor | None],
-    scores: Tensor,
-    level: Tensor,
-    relevance: Tensor | None,
-    plus: Step,
-    minus: Step,
-    levels: Levels,
-    settings: _Settings,
-    ignored: Tensor,
-    *,
-    saved: list[Tensor],
+    grads: Grads, scores: Tensor, level: Tensor, relevance: None, plus: Step, minus: Step, settings: _Settings, *, saved: Saved
 ) -> Tensor:
-    listed = _listed(scores, ignored)
+    listed, levels = _listed(scores, settings.ignored), settings.levels
     gradient = torch.empty_like(listed)
     with torch.autocast("cpu", enabled=False):
         for number, block in enumerate(settings.blocks(listed)):
             of_block = _Saved(*saved[5 * number : 5 * number + 5])
             known = [grad if grad is None else grad[block] for grad in grads]
             gradient[block] = _pulls(listed[block], level[block], levels.take(block), settings, of_block, known)
-    return gradient.view(-1).index_fill_(0, ignored, 0).view_as(gradient)
+    return gradient.view(-1).index_fill_(0, settings.ignored, 0).view_as(gradient)
 
 
 _GRIDDED = Algorithm("gridded", _gridded_ranks, _gridded_gradient)
