@@ -199,13 +199,14 @@ def draw_labels(folder: Path, size: int) -> None:
     """A project of labels with vectors of 256 dimensions around 30 labels each."""
     import numpy as np
 
+    from suprank.hierarchy import Project, embed_labels
+
     draw_vectors(folder, size, 256, classes=max(2, size // 30))
     texts = [f"label {row // 97:05} of {row % 97:02}" for row in range(size)]
     (folder / "labels.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     np.savez(folder / "vectors.npz", labels=np.array(texts), embeddings=np.load(folder / "vectors.npy"))
-    for words in (["new", folder / "project", "--labels", folder / "labels.txt"], ["embed", folder / "project", "-q"]):
-        more = ["--encoder", f"precomputed:{folder / 'vectors.npz'}"] if words[0] == "embed" else []
-        _suprank("hierarchy", *words, *more)
+    _suprank("hierarchy", "new", folder / "project", "--labels", folder / "labels.txt")
+    embed_labels(Project(folder / "project"), f"precomputed:{folder / 'vectors.npz'}")
 
 
 DATA: dict[str, Callable[[Path, int], None]] = {

@@ -14,7 +14,7 @@ from suprank.models import Head
 from tests.adaptation.collections import clustered
 from tests.cli.collection import done, invoke, refused
 
-QUICK = ("--steps", 12, "--every", 6, "--batch", 64, "--lr", 0.02, "--device", "cpu")
+QUICK = ("steps=12", "every=6", "batch=64", "lr=0.02", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_files_with_a_test_set_of_their_own_print_what_evaluate_prints(files, tm
 
 
 def test_without_a_test_set_classes_are_held_out_and_seeds_are_spread(files, tmp_path):
-    arguments = ("--level", "species", "--test-classes", 0.4, "--seeds", 2, "--loss", "sup-ap", "loss.tau=0.02")
+    arguments = ("--level", "species", "--test-classes", 0.4, "seeds=2", "--loss", "sup-ap", "loss.tau=0.02")
     printed = done(*adapt(files, *arguments, "--out", tmp_path / "head")).stdout
     assert (
         "trained on 14 classes (112 images); the best step was chosen by 4 others (32); tested on 12 classes (96)"
@@ -66,7 +66,7 @@ def test_without_a_test_set_classes_are_held_out_and_seeds_are_spread(files, tmp
 
 
 def test_with_several_levels_no_metric_has_two_rows(files, tmp_path):
-    printed = done(*adapt(files, "--steps", 1, "--out", tmp_path / "head")).stdout
+    printed = done(*adapt(files, "steps=1", "--out", tmp_path / "head")).stdout
     names = [line.split()[0] for line in printed.splitlines() if " [" in line]
     assert {"R@1/species", "R@1/genus", "H-AP"} < set(names)
     assert not {"R@1", "mAP@R", "AP"} & set(names)
@@ -74,7 +74,7 @@ def test_with_several_levels_no_metric_has_two_rows(files, tmp_path):
 
 def test_a_test_set_of_trained_classes_is_called_that(files, tmp_path):
     test = ("--test", files / "train.npy", "--test-labels", files / "train.csv", "--level", "species")
-    printed = done(*adapt(files, *test, "--steps", 1, "--out", tmp_path / "head")).stdout
+    printed = done(*adapt(files, *test, "steps=1", "--out", tmp_path / "head")).stdout
     assert "so that this is no test on unseen classes" in " ".join(printed.split())
 
 
@@ -119,18 +119,20 @@ def test_killed_while_the_head_is_saved_or_the_table_printed_the_same_command_pr
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "the folder to write the head to is missing"),
+        ((), "Missing option '--out'"),
         (("--out", "."), "not the folder of a head"),
-        (("--out", "h", "--batch", "all"), "'all' must be a number of images, 2 or more, or whole"),
-        (("--out", "h", "--validation", 1.5), "--validation: 1.5 should be less than 1"),
+        (("--out", "h", "batch=all"), "batch: 'all' should be a valid integer, or 'all' should be 'whole' (batch=all)"),
+        (("--out", "h", "validation=1.5"), "validation: 1.5 should be less than 1 (validation=1.5)"),
+        (("--out", "h", "--test-classes", 2), "test_classes: 2.0 should be less than 1"),
+        (("--out", "h", "step=1"), "did you mean steps?"),
         (("--out", "h", "--loss", "roadmapp"), "did you mean roadmap?"),
         (("--out", "h", "loss.tua=1"), "did you mean loss.tau?"),
-        (("--out", "h", "batch.size=1"), "'batch.size=1' is not a key of the loss; write loss.KEY=VALUE"),
+        (("--out", "h", "batch: {'size': 1} should be a valid integer"), "batch: {'size': 1} should be a valid integer"),
         (("--out", "h", "--level", "order"), "has no column 'order'"),
         (("--out", "h", "--test", "t.npy"), "t.npy"),
-        (("--out", "h", "--dim", 100), "dim=100 is more than the 12 numbers of an embedding"),
-        (("--out", "h", "--batch", "whole", "--images-per-class", 2), "batch='whole' has all images of every class"),
-        (("--out", "h", "--batch", "whole", "loss.mixup=true"), "SimilarityMixup"),
+        (("--out", "h", "dim=100"), "dim=100 is more than the 12 numbers of an embedding"),
+        (("--out", "h", "batch=whole", "images_per_class=2"), "batch='whole' has all images of every class"),
+        (("--out", "h", "batch=whole", "loss.mixup=true"), "SimilarityMixup"),
     ],
 )
 def test_wrong_arguments_are_refused(files, tmp_path, monkeypatch, arguments, message):

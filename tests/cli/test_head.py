@@ -186,7 +186,7 @@ def test_a_head_on_images_that_are_read_differently_gives_a_warning():
 
 
 def test_adapt_records_how_the_embeddings_of_a_folder_were_made():
-    done("adapt", "before", "--steps", 2, "--batch", 8, "--dim", 6, "--out", "trained", "--device", "cpu")
+    done("adapt", "before", "steps=2", "batch=8", "dim=6", "--out", "trained", "--device", "cpu")
     source = Head.load("trained").training_record["source"]
     assert Provenance.from_dict(source["made_by"]) == Provenance.read("before", "test")
     assert "read differently" not in done("evaluate", "before", "--head", "trained").stderr
@@ -250,7 +250,7 @@ def test_adapt_records_the_model_of_its_embeddings_and_refuses_a_test_set_of_ano
     embedder(dim=8, seed=1).save("other-model")
     done("embed", "other-model", "m.parquet", "--out", "other", *FAST)
     assert "before and other cannot be compared: model " in refused("adapt", "before", "--test", "other", "--out", "h")
-    options = ("--steps", 2, "--batch", 8, "--device", "cpu")
+    options = ("steps=2", "batch=8", "--device", "cpu")
     done("adapt", "before", "--out", "h", *options)
     recorded = Head.load("h").training_record["source"]["made_by"]["fingerprint"]
     assert recorded == Embedder.load("model").network_fingerprint()

@@ -14,8 +14,10 @@ from sklearn.metrics import average_precision_score, label_ranking_average_preci
 
 from suprank.losses import (
     BlackBoxAP,
+    Circle,
     Combined,
     FastAP,
+    MultiSimilarity,
     PairCalibration,
     ProxySoftmax,
     RankLoss,
@@ -513,10 +515,10 @@ def test_bad_lists_are_refused_in_the_words_of_the_caller(arguments, fragments):
     assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
 
 
-def test_binned_losses_take_only_cosines():
+def test_losses_with_bins_or_margins_take_only_cosines():
     scores, level, mask = lists()
-    for loss in (FastAP(), SoftBinAP(), Combined(FastAP(), PairCalibration())):
-        with pytest.raises(ValueError, match=r"scores\[0, 0\] is .* bins from −1 to 1.*SupAP or SmoothAP"):
+    for loss in (FastAP(), SoftBinAP(), Circle(), MultiSimilarity(), Combined(FastAP(), PairCalibration())):
+        with pytest.raises(ValueError, match=r"scores\[0, 0\] is .* takes cosines, from −1 to 1; use SupAP or SmoothAP"):
             loss.from_scores(scores + 3, level)
         loss.from_scores(scores.where(mask, 3.0), level, mask)
         loss.from_scores(torch.full((1, 2), 1.0005), GRADES[:1, :2])

@@ -27,7 +27,7 @@ class AdaptConfig(ConfigTable):
     hidden: int = Field(default=0, ge=0)
     """Width of a residual MLP before the linear layer; 0 for none."""
 
-    batch: Count | Literal["whole"] = 256
+    batch: Annotated[int, Field(ge=2)] | Literal["whole"] = 256
     """Images per batch, or `whole`: every step computes the exact loss of all training images."""
 
     images_per_class: Count | None = None

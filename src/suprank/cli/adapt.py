@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import math
 import textwrap
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from suprank.cli import terminal
 
 if TYPE_CHECKING:
-    from suprank.adaptation import AdaptConfig, AdaptResult
+    from suprank.adaptation import AdaptResult
 
 _WIDTH = 80
-
-
-class Normalization(StrEnum):
-    """What the head does to each embedding first."""
-
-    L2 = "l2"
-    LAYER = "layer"
-    NONE = "none"
 
 
 def adapt(
@@ -35,11 +26,11 @@ def adapt(
             "--labels; or a Hugging Face dataset with a column of embeddings.",
         ),
     ],
+    out: Annotated[Path, typer.Option(metavar="HEAD", help="Folder to write the head to.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys of the loss, as in a recipe, such as loss.tau=0.02."),
+        typer.Argument(metavar="KEY=VALUE", help="Settings of the training, listed above, such as steps=100 loss.tau=0.02."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="HEAD", help="Folder to write the head to. Required.")] = None,
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -64,55 +55,9 @@ def adapt(
         float | None,
         typer.Option(metavar="SHARE", help="Hold out this share of the classes as the test set.", show_default="0.25"),
     ] = None,
-    validation: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of the remaining classes, of 5,000 images at most, that choose the best step and seed.",
-            show_default="0.2",
-        ),
-    ] = None,
     loss: Annotated[
         str, typer.Option(metavar="NAME", help="A loss that `suprank recipes --losses` lists, or your own: FILE.py:CLASS.")
     ] = "roadmap",
-    batch: Annotated[
-        str, typer.Option(metavar="SIZE|whole", help="Images per step; `whole` ranks the whole collection at every step.")
-    ] = "256",
-    images_per_class: Annotated[
-        int | None,
-        typer.Option(min=1, help="Images of each class in a batch.", show_default="4, or more if there are few classes"),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of the optimizer.", show_default="600; 100 with --batch whole")
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(help="Learning rate of the head.", show_default="0.0002"),
-    ] = None,
-    proxies_lr: Annotated[
-        float | None, typer.Option(help="Learning rate of the loss's own parameters.", show_default="0.01")
-    ] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the head.", show_default="0.0001")] = None,
-    dim: Annotated[
-        int | None,
-        typer.Option(min=1, help="Width of the new embeddings.", show_default="that of the embeddings, 512 at most"),
-    ] = None,
-    normalization: Annotated[
-        Normalization, typer.Option(help="What the head does to each embedding first.")
-    ] = Normalization.L2,
-    hidden: Annotated[int, typer.Option(min=0, help="Width of a residual MLP before the linear layer; 0 for none.")] = 0,
-    every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between validations.", show_default="24 validations a run")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="Metric of the validation classes that chooses the best step and seed.",
-            show_default="mAP@R; H-AP for a loss of H-AP",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the splits, and of the first run.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with other batches; the best on validation is kept.")] = 1,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no table.")] = False,
 ) -> None:
@@ -124,43 +69,41 @@ def adapt(
     If the command is interrupted, give it again to continue where it stopped; the result is the same.
 
     \b
+    Settings of the training, KEY=VALUE, with their defaults:
+      batch=256          images per step; whole ranks all images at every step
+      images_per_class=  4, or more if there are few classes
+      steps=             steps of the optimizer: 600; 100 with batch=whole
+      lr=2e-4            learning rate of the head
+      proxies_lr=1e-2    learning rate of the loss's own parameters
+      weight_decay=1e-4  weight decay of the head
+      dim=               width of the new embeddings: as before, at most 512
+      normalization=l2   what the head does first: l2, layer or none
+      hidden=0           width of a residual MLP before the linear layer
+      validation=0.2     share of the other classes that choose step and seed,
+                         of 5,000 images at most
+      metric=            what they choose by: mAP@R; H-AP for a loss of H-AP
+      every=             steps between validations: 24 validations a run
+      seed=0             seed of the splits, and of the first run
+      seeds=1            runs with other batches; the best is kept
+      loss.tau=, ...     keys of the loss: see `suprank recipes --losses`
+
+    \b
     suprank embed resnet50 cub.parquet --split train --split test --out embeddings
     suprank adapt embeddings --out head
     suprank adapt vectors.npy --labels labels.csv --out head
     suprank adapt train.npy --labels train.csv --test test.npy --test-labels test.csv --out head
-    suprank adapt embeddings --loss sup-ap loss.tau=0.02 --seeds 3 --out head
-    suprank adapt embeddings --batch whole --out head
+    suprank adapt embeddings --loss sup-ap loss.tau=0.02 seeds=3 --out head
+    suprank adapt embeddings batch=whole --out head
     """
-    if out is None:
-        raise typer.BadParameter("the folder to write the head to is missing.", param_hint="--out")
-    with terminal.plain_errors("a smaller --batch"), terminal.plain_messages():
-        from suprank.adaptation import AdaptationStopped
+    with terminal.plain_errors("a smaller batch"), terminal.plain_messages():
+        from suprank.adaptation import AdaptationStopped, AdaptConfig
+        from suprank.training.recipe import read_settings
         from suprank.workflows.adaptation import adapt as adapt_files
 
         terminal.device(device)
         terminal.check_folder(out)
-        given: dict[str, Any] = {
-            "test_classes": test_classes,
-            "validation": validation,
-            "lr": lr,
-            "proxies_lr": proxies_lr,
-            "weight_decay": weight_decay,
-        }
-        config = _config(
-            loss,
-            overrides or [],
-            **{key: value for key, value in given.items() if value is not None},
-            batch=_parse_batch(batch),
-            images_per_class=images_per_class,
-            steps=steps,
-            dim=dim,
-            normalization=normalization.value,
-            hidden=hidden,
-            every=every,
-            metric=metric,
-            seed=seed,
-            seeds=seeds,
-        )
+        held_out = [] if test_classes is None else [f"test_classes={test_classes}"]
+        config = read_settings(AdaptConfig, [f"loss.name={loss}", *held_out, *(overrides or [])])
         bars = terminal.ProgressBars(quiet)
 
         def show(result: AdaptResult) -> None:
@@ -184,36 +127,9 @@ def adapt(
                     progress=bars,
                     on_result=show,
                 )
-        except ValueError as error:
-            raise typer.BadParameter(terminal.escaped(str(error))) from error
         except AdaptationStopped as stopped:
             terminal.echo(f"{stopped}; give the same command again to continue.", err=True)
             raise typer.Exit(128 + stopped.signal) from None
-
-
-def _parse_batch(text: str) -> int | str:
-    """A number of images, or `whole`."""
-    if text == "whole":
-        return text
-    if not text.isascii() or not text.isdecimal() or int(text) < 2:
-        raise typer.BadParameter(f"{text!r} must be a number of images, 2 or more, or whole.", param_hint="--batch")
-    return int(text)
-
-
-def _config(loss: str, overrides: list[str], **settings: Any) -> AdaptConfig:
-    from pydantic import ValidationError
-
-    from suprank.adaptation import AdaptConfig
-    from suprank.training.recipe import read_loss
-
-    spec = read_loss(loss, overrides)
-    try:
-        return AdaptConfig(loss=spec, **settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        option = f"--{str(first['loc'][0]).replace('_', '-')}"
-        text = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        raise typer.BadParameter(f"{first['input']} {text}.", param_hint=option) from None
 
 
 def _print(result: AdaptResult) -> None:

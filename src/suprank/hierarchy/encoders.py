@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -159,28 +159,38 @@ class TfidfEncoder:
         return unit_rows(vectors, self.min_length)
 
 
+def _prepare_torchvision() -> None:
+    """Both libraries below import torchvision, if it is installed."""
+    from suprank.system import torchvision_operators  # which imports torch
+
+    with suppress(ImportError):
+        torchvision_operators.declare()
+
+
+@contextmanager
+def _loading(what: str, way_out: str) -> Iterator[None]:
+    """Turn whatever a library raises while it loads a model into one sentence; a missing package passes."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # from several libraries, about names, files, servers and settings
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise ValueError(f"{what} cannot be loaded ({reason}); {way_out}.") from error
+
+
 class SentenceEncoder:
     """A model of sentence-transformers, from a folder or by its name on the Hugging Face hub, with the model's own pooling."""
 
     prompted = True
 
     def __init__(self, model: str, *, batch_size: int = 256, device: str | None = None) -> None:
-        from suprank.system import torchvision_operators  # which imports torch
-
-        with suppress(ImportError):  # transformers imports torchvision if it is installed, and works without it
-            torchvision_operators.declare()
+        _prepare_torchvision()
         from sentence_transformers import SentenceTransformer
 
         self.batch_size = batch_size
-        try:
+        with _loading(f"the sentence encoder {model!r}", "give the folder of a model, or a name on the hub"):
             self._model = SentenceTransformer(model, device=device)
-        except ModuleNotFoundError:
-            raise
-        except Exception as error:  # from several libraries, about files, servers and settings
-            reason = str(error).strip().partition("\n")[0][:200]
-            raise ValueError(
-                f"the sentence encoder {model!r} cannot be loaded ({reason}); give the folder of a model, or a name on the hub."
-            ) from error
 
     def fingerprint(self) -> dict[str, Any]:
         vocabulary = json.dumps(self._model.tokenizer.get_vocab(), sort_keys=True)
@@ -211,27 +221,16 @@ class ClipEncoder:
     prompted = True
 
     def __init__(self, model: str, weights: str, *, batch_size: int = 256, device: str | None = None) -> None:
-        import torch
-
-        from suprank.system import torchvision_operators
-
-        with suppress(ImportError):  # open_clip imports torchvision; if that is missing, so is open_clip
-            torchvision_operators.declare()
+        _prepare_torchvision()
         import open_clip
+        import torch
 
         self.model, self.batch_size = model, batch_size
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        try:
+        way_out = "give a name and a tag of open_clip.list_pretrained(), or a file of weights: clip:MODEL//path/to/weights.pt"
+        with _loading(f"the CLIP model {model!r} with the weights {weights!r}", way_out):
             loaded = open_clip.create_model(model, pretrained=weights, require_pretrained=True)
             self._tokenizer = open_clip.get_tokenizer(model)
-        except ModuleNotFoundError:
-            raise
-        except Exception as error:  # from several libraries, about names, files and servers
-            reason = str(error).strip().partition("\n")[0][:200]
-            raise ValueError(
-                f"the CLIP model {model!r} with the weights {weights!r} cannot be loaded ({reason}); give a name and a tag of "
-                "open_clip.list_pretrained(), or the file of its weights: clip:MODEL//path/to/weights.pt."
-            ) from error
         loaded.visual = None  # only texts are encoded
         self._model = loaded.eval().to(self._device)
 

@@ -157,8 +157,8 @@ class RetrievalLoss(nn.Module):
         τ is a difference of scores: the default, 0.01, suits cosines. `suggest_tau` proposes one for other scores, and
         `scaled_step` scales the other parameters of a Sup-loss with it. Scores are ranked in float32, or float64 if they are.
 
-        Rank losses take any scores, `FastAP` and `SoftBinAP` cosines, and `Combined` what its parts do; other losses need
-        embeddings and labels.
+        Rank losses, `SupCon`, `SigLIP` and `PairCalibration` take any scores; `FastAP`, `SoftBinAP`, `Circle` and
+        `MultiSimilarity` cosines; and `Combined` what its parts do. Other losses need embeddings and labels.
 
         Example:
             >>> from suprank.losses import SmoothNDCG

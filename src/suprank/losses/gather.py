@@ -63,7 +63,7 @@ def gather(*tensors: Any, equal_sizes: bool = False, group: ProcessGroup | None 
         tensor([0, 0, 1])
     """
     if len(tensors) == 1 and isinstance(tensors[0], nn.Module):
-        return _GatheredLoss(tensors[0], equal_sizes, group)
+        return GatheredLoss(tensors[0], equal_sizes, group)
     _check(tensors)
     size = distributed.get_world_size(group) if distributed.is_available() and distributed.is_initialized() else 1
     if group is None:
@@ -74,7 +74,7 @@ def gather(*tensors: Any, equal_sizes: bool = False, group: ProcessGroup | None 
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-class _GatheredLoss(nn.Module):
+class GatheredLoss(nn.Module):
     """A loss of the rows of all processes."""
 
     def __init__(self, loss: nn.Module, equal_sizes: bool, group: ProcessGroup | None) -> None:

@@ -152,7 +152,7 @@ def _check_finite(name: str, values: Tensor) -> None:
 def _check_cosines(scores: Tensor) -> None:
     for row, column in (scores.abs() > 1 + COSINE_TOLERANCE).nonzero()[:1].tolist():
         raise ValueError(
-            f"scores[{row}, {column}] is {scores[row, column].item()}, but this loss has bins from −1 to 1, for cosines; use "
+            f"scores[{row}, {column}] is {scores[row, column].item()}, but this loss takes cosines, from −1 to 1; use "
             f"SupAP or SmoothAP, which take any scores."
         )
 

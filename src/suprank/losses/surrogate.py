@@ -5,7 +5,6 @@ The measures are AP, R@k, H-AP, NDCG and MRR of a batch, given a way to rank it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +22,7 @@ from suprank.ranking import (
     tree_relevance,
     weighted_ap_relevance,
 )
-from suprank.ranking.hyper_parameters import is_number, is_whole
+from suprank.ranking.hyper_parameters import as_tuple, is_number, is_whole
 from suprank.ranking.measures import ap_and_weight, hap_and_weight, ndcg_and_weight, recall_and_weight
 from suprank.ranking.ranks import resolve_implementation
 from suprank.ranking.relevance import check_decay, check_level_weights
@@ -174,11 +173,6 @@ class MRRMeasure:
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
         return 1 / ranks(level).total.amin(-1), (level > 0).sum(-1)
-
-
-def as_tuple(values: Any) -> tuple[Any, ...]:
-    """A tuple of the values, or of the one that was given; text stays whole, so that an error can say it."""
-    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
 
 
 def _check_cut(k: int | None, rank_tau: float) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from suprank.losses.base import RetrievalLoss
-from suprank.ranking.hyper_parameters import is_number, is_whole
+from suprank.ranking.hyper_parameters import as_tuple, is_number, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ class WeightedSum(RetrievalLoss):
 
     def __init__(self, weights: Sequence[float] | None, count: int, each: str) -> None:
         super().__init__()
-        self.weights = (1 / count,) * count if weights is None else tuple(weights)
+        self.weights = (1 / count,) * count if weights is None else as_tuple(weights)
         if len(self.weights) != count or not all(is_number(weight) and weight >= 0 for weight in self.weights):
             raise ValueError(f"weights={self.weights} must be {count} finite numbers from 0 on, one for each {each}.")
         self.log: dict[str, Tensor] = {}
@@ -134,7 +134,7 @@ class Matryoshka(WeightedSum):
     def __init__(self, loss: RetrievalLoss, dims: Sequence[int], *, weights: Sequence[float] | None = None) -> None:
         if not isinstance(loss, RetrievalLoss):
             raise TypeError(f"loss is a {type(loss).__name__}, but must be a loss of suprank.")
-        dims = tuple(dims)
+        dims = as_tuple(dims)
         if not dims or not all(is_whole(dim) and dim >= 1 for dim in dims) or len(set(dims)) < len(dims):
             raise ValueError(f"dims={dims} must be different whole numbers from 1 on, such as (64, 128, 256, 512).")
         super().__init__(weights, len(dims), "width")

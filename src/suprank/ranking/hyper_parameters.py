@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,6 +16,11 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any) -> bool:
     """Whether this is a whole number, and no truth value."""
     return isinstance(value, (int, Integral)) and not isinstance(value, bool)
+
+
+def as_tuple(values: Any) -> tuple[Any, ...]:
+    """A tuple of the values, or of the one that was given; text stays whole, so that an error can say it."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
 
 
 def check_finite(**values: float) -> None:

@@ -17,7 +17,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -26,7 +26,6 @@ from suprank.training import config_keys
 from suprank.training.auto_settings import resolve_auto
 from suprank.training.config import TrainConfig
 from suprank.training.config_types import ConfigTable
-from suprank.training.loss_specs import AnyLossSpec
 from suprank.training.recipe_errors import error_messages
 from suprank.training.recipe_files import (
     RecipeError,
@@ -44,16 +43,12 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from suprank.training.loss_specs import LossSpec
+Settings = TypeVar("Settings", bound=ConfigTable)
 
 _EXAMPLE = "write KEY=VALUE, such as loss.weight=0.3 or data.manifest=cub.parquet"
 _LEAVE_OUT = " On the command line KEY= leaves KEY out: loss.rho= or proxies=."
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SHORT_NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)  # .3 and 3. are no numbers in TOML
-
-
-class _LossTable(ConfigTable):
-    loss: AnyLossSpec
 
 
 def read_recipe(
@@ -77,14 +72,7 @@ def read_recipe(
     """
     source = find_recipe(where)
     values, origins = load_tables(source, _refuse_unknown)
-    named: dict[str, Any] = {}  # by overrides
-    for override in overrides:
-        key, value = _parse_override(override)
-        given = _nest(key, {} if value is None and config_keys.table_model(key) else value)
-        _refuse_unknown(given, override)
-        _assign(values, key, value, override)
-        origins.update(dict.fromkeys(dotted_names(given), override))
-        named = merge_tables(named, given)
+    named = _apply_overrides(values, origins, overrides)
     values = resolve_auto(values, None if saved is None else parse_toml(RecipeSource.from_file(Path(saved))))
     try:
         config = TrainConfig.model_validate(values)
@@ -99,26 +87,30 @@ def read_recipe(
     return config
 
 
-def read_loss(name: str, overrides: Sequence[str] = ()) -> LossSpec:
-    """The loss called `name`, with overrides of its keys as `read_recipe` takes them.
+def read_settings(model: type[Settings], overrides: Sequence[str]) -> Settings:
+    """Settings that are no recipe, such as `AdaptConfig`, with overrides of their defaults as `read_recipe` takes them."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    _apply_overrides(values, origins, overrides, model)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(_join_sentences(error_messages(error, origins, "the settings", model))) from None
 
-    Example:
-        >>> read_loss("roadmap", ["loss.tau=0.02"]).tau
-        0.02
-    """
-    values: dict[str, Any] = {"loss": {"name": name}}
-    origins = {"loss.name": "loss"}
+
+def _apply_overrides(
+    values: dict[str, Any], origins: dict[str, str], overrides: Sequence[str], root: type[ConfigTable] = TrainConfig
+) -> dict[str, Any]:
+    """Set the overrides in `values`, and themselves as the origins of their keys, in place; return what they name."""
+    named: dict[str, Any] = {}
     for override in overrides:
         key, value = _parse_override(override)
-        if key[0] != "loss" or len(key) == 1 or key == ("loss", "name"):
-            raise RecipeError(f"{override!r} is not a key of the loss; write loss.KEY=VALUE, such as loss.tau=0.02.")
-        _refuse_unknown(_nest(key, value), override)
+        given = _nest(key, {} if value is None and config_keys.table_model(key, root) else value)
+        _refuse_unknown(given, override, root)
         _assign(values, key, value, override)
-        origins[".".join(key)] = override
-    try:
-        return _LossTable.model_validate(values).loss
-    except ValidationError as error:
-        raise RecipeError(_join_sentences(error_messages(error, origins, "loss"))) from None
+        origins.update(dict.fromkeys(dotted_names(given), override))
+        named = merge_tables(named, given)
+    return named
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -157,8 +149,8 @@ def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else toml_value(name)
 
 
-def _refuse_unknown(values: dict[str, Any], origin: str) -> None:
-    if wrong := list(config_keys.find_errors(values)):
+def _refuse_unknown(values: dict[str, Any], origin: str, root: type[ConfigTable] = TrainConfig) -> None:
+    if wrong := list(config_keys.find_errors(values, root=root)):
         raise RecipeError(_join_sentences(f"{name}: {reason} ({origin})" for name, reason in wrong))
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.evaluation.retrieval_data import RetrievalData
 
 

@@ -190,8 +190,8 @@ def _open_run(
 
 def _open_folder(folder: Path) -> RetrievalData:
     """A folder of `suprank embed`, or one of its parts."""
-    from suprank.data import Manifest
     from suprank.data.duplicates import repeated_images
+    from suprank.data.manifest import Manifest
     from suprank.embedding.parts import has_embeddings
     from suprank.embedding.shards import ITEMS
     from suprank.evaluation.retrieval_data import Origin
@@ -268,7 +268,7 @@ def _has_labels(file: Path) -> bool:
 
 def _with_manifest(items: Items, file: str | PathLike[str] | None) -> Items:
     """The items with their paths, if the file of their labels is a manifest."""
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
 
     return items if file is None else replace(items, manifests=(Manifest.read(file),))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from huggingface_hub import CommitInfo, EvalResult, ModelCard
 
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.evaluation import Report, RetrievalData
     from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder

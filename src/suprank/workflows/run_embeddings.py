@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.embedding import ImageLoaderSettings
     from suprank.models import Embedder
     from suprank.system.progress import StageProgress
@@ -231,7 +231,7 @@ def _refresh(out: Path, config: TrainConfig, name: str) -> str:
 
     Then labels are replaced by those that the manifest has now.
     """
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.embedding.embedded_images import EmbeddedImages
     from suprank.embedding.parts import PARTS, embedded_parts
     from suprank.embedding.query_gallery import column

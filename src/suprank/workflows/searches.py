@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.data import Manifest
+    from suprank.data.manifest import Manifest
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.retrieval_data import RetrievalData
     from suprank.explorer.index import Hits

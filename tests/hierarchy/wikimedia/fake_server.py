@@ -169,7 +169,14 @@ def serving(world, **options):
 
 def send(handler, body, status=200, kind="application/json; charset=utf-8", headers=()):
     handler.send_response(status)
-    for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **dict(headers)}.items():
+    # What Wikimedia says to caches, which a cookie and another time must not make a new request of.
+    wikimedia = {
+        "Vary": "Accept-Encoding,Treat-as-Untrusted,X-Forwarded-Proto,Cookie,Authorization,X-Seven",
+        "Cache-Control": "private, must-revalidate, max-age=0, no-store",
+        "Expires": "Thu, 01 Jan 1970 00:00:00 GMT",
+        "Set-Cookie": f"WMF-Last-Access={time.monotonic()}; Path=/",
+    }
+    for name, value in {**wikimedia, "Content-Type": kind, "Content-Length": str(len(body)), **dict(headers)}.items():
         handler.send_header(name, value)
     handler.end_headers()
     handler.wfile.write(body)

@@ -20,7 +20,7 @@ from urllib3.exceptions import InvalidHeader, MaxRetryError
 from urllib3.util import Retry
 
 from suprank import __version__
-from suprank.files.writable import check_writable
+from suprank.files.outputs import check_writable
 from suprank.hierarchy.errors import GaveUpError
 from suprank.hierarchy.project import FullError
 
@@ -124,7 +124,9 @@ class _Adapter(HTTPAdapter):
         time.sleep(max(0.0, self.next_turn - time.monotonic()))
         self.next_turn = time.monotonic() + 60 / self.rate
         self.count += 1
-        return super().send(*arguments, **options)
+        response = super().send(*arguments, **options)
+        response.headers.pop("Vary", None)  # with a cookie in it, requests-cache would not find the reply the next time
+        return response
 
 
 def user_agent(contact: str) -> str:
@@ -166,9 +168,8 @@ class Client:
             status_forcelist={429, 502, 503, 504},
         )
         self._adapter = _Adapter(recipe.rate, retries)
-        self._session = CachedSession(
-            backend=SQLiteCache(replies, serializer=_COMPRESSED), allowable_methods=("POST",), decode_content=True
-        )
+        self._cache = SQLiteCache(replies, serializer=_COMPRESSED)
+        self._session = CachedSession(backend=self._cache, allowable_methods=("POST",), decode_content=True)
         # A POST that only reads need not go to the data center that writes.
         self._session.headers.update({"User-Agent": self.agent, "Promise-Non-Write-API-Action": "true"})
         for scheme in ("http://", "https://"):
@@ -196,7 +197,7 @@ class Client:
             try:
                 answer = read(list(self._payloads(url, form, parts)))
             except (GaveUpError, requests.RequestException, *_UNREADABLE) as error:
-                self._session.cache.delete(*(part.cache_key for part in parts))
+                self._cache.delete(*(part.cache_key for part in parts), vacuum=False)
                 if isinstance(error, GaveUpError):
                     raise
                 bad = error if isinstance(error, BadReplyError) else _bad_reply(url, error, parts)
@@ -233,7 +234,8 @@ class Client:
             raise GaveUpError(
                 f"{urlsplit(url).netloc} cannot be reached ({error.args[0].reason}). Is {url} right, and is there a network?"
             ) from None
-        if response.status_code == 200 and not self._session.cache.contains(response.cache_key):  # it is silent about that
+        # requests-cache is silent about that.
+        if response.status_code == 200 and not response.from_cache and not self._cache.contains(response.cache_key):
             raise FullError(f"{self.replies} cannot be written. Make room on the disk, and run the same command to continue.")
         return response
 

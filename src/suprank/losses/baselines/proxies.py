@@ -13,7 +13,7 @@ from suprank.losses.base import RetrievalLoss
 from suprank.losses.baselines.contrast import log_one_plus_sum_exp
 from suprank.losses.decomposability import ProxyLoss, ProxySoftmax, cosines, uniform_proxies
 from suprank.ranking import common_level
-from suprank.ranking.hyper_parameters import check_above_zero, check_finite, is_number
+from suprank.ranking.hyper_parameters import as_tuple, check_above_zero, check_finite, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,7 +171,7 @@ class CSL(ProxyLoss):
         super().__init__(len(labels), embedding_size)
         check_above_zero(scale=scale)
         levels = labels.shape[1]
-        self.margins = _default_margins(levels) if margins is None else tuple(margins)
+        self.margins = _default_margins(levels) if margins is None else as_tuple(margins)
         if len(self.margins) != levels or not all(map(is_number, self.margins)):
             raise ValueError(
                 f"margins={self.margins} must be {levels} finite numbers, one for each level of class_labels, finest first."

@@ -125,7 +125,7 @@ def recall_and_weight(plain: Plain, ranks: Ranks, level: Tensor, ks: tuple[int, 
     slots = _slots(len(ks))
     table = _table(tuple(map(float, ks)) + (0.0,) * (slots - len(ks)), level.device)
     forward = partial(_of_rank, "recall", table, (1 / rank_tau, float(len(ks))), slots)
-    again = lambda plus, minus, level, weight: plain(Ranks(plus, minus), level, ks, rank_tau)[0]  # noqa: E731
+    again = partial(_plain_measure, plain, ks, rank_tau)
     return _Measured.apply(forward, partial(_of_rank_gradient, *forward.args), again, ranks.plus, ranks.minus, level)
 
 
@@ -137,7 +137,7 @@ def ndcg_and_weight(
     if k is not None or not _holds(level, depth):
         return plain(ranks, level, depth, k, rank_tau)
     forward = partial(_of_rank, "ndcg", _prefix(level.shape[1], level.device), (), _slots(depth + 1))
-    again = lambda plus, minus, level, weight: plain(Ranks(plus, minus), level, depth, None, rank_tau)[0]  # noqa: E731
+    again = partial(_plain_measure, plain, depth, None, rank_tau)
     return _Measured.apply(forward, partial(_of_rank_gradient, *forward.args), again, ranks.plus, ranks.minus, level)
 
 
@@ -145,8 +145,7 @@ def ndcg_and_weight(
 def mean_over_queries(plain: Plain, value: Tensor, weight: Tensor, *, complement: bool = False) -> tuple[Tensor, Tensor]:
     """The mean of the values, or of 1 − value, over the queries of weight above 0, and how many queries are left out."""
     weight = weight.view(torch.int8) if weight.dtype == torch.bool else weight
-    again = lambda value, weight, share: plain(value, weight, complement=complement)[0]  # noqa: E731
-    return _Measured.apply(partial(_mean, complement), _mean_gradient, again, value, weight)
+    return _Measured.apply(partial(_mean, complement), _mean_gradient, partial(_plain_mean, plain, complement), value, weight)
 
 
 class _Measured(torch.autograd.Function):
@@ -254,6 +253,12 @@ def _of_rank_gradient(
     return out if needed[0] else None, out, None
 
 
+def _plain_measure(plain: Plain, *options_and_tensors: Any) -> Tensor:
+    """A measure of rank⁺ + rank⁻ in plain torch."""
+    *options, plus, minus, level, _ = options_and_tensors
+    return plain(Ranks(plus, minus), level, *options)[0]
+
+
 def _mean(complement: bool, value: Tensor, weight: Tensor) -> Any:
     mean, share = value.new_empty(()), value.new_empty(())
     skipped = torch.empty((), dtype=torch.int64, device=value.device)
@@ -272,6 +277,10 @@ def _mean_gradient(
     grid = (-(-len(weight) // block),)
     _launch("mean_gradient", grid, out.device, grad, weight.contiguous(), share, out, len(weight), BLOCK=block)
     return out, None
+
+
+def _plain_mean(plain: Plain, complement: bool, value: Tensor, weight: Tensor, _: Tensor) -> Tensor:
+    return plain(value, weight, complement=complement)[0]
 
 
 def _block(size: int, most: int = _ROW) -> int:
