@@ -71,7 +71,7 @@ def main():
             if end.code:
                 raise
 
-    run("data", "import", "folder", "photos.zip", "--split", "test", "--out", "test.parquet")
+    run("data", "import", "folder", "photos.zip", "split=test", "--out", "test.parquet")
     run("data", "import", "folder", "photos.zip", "--out", "train.parquet")
     run("embed", "model", "test.parquet", "--out", "e", *IMAGES)
     run("search", "e", "--queries", "e/test/embeddings.npy", "--kind", "ivf")

@@ -9,6 +9,7 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.compare import On
+from suprank.cli.options import Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def paper(
         Path | None,
         typer.Option(metavar="DIR", help="Lay out the CSV files of `suprank compare` in DIR, PRESET.csv each; nothing is run."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """List every table and figure of the paper, or reproduce some of them.
 

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,23 +23,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["check_folder", "check_writable"]  # of suprank.files, so that commands find all checks here
-
-
-FillGaps = Annotated[
-    bool,
-    typer.Option("--fill-gaps", help="Put a placeholder where a row has a blank between two labels, instead of refusing it."),
-]
-"""An option of every command that reads labels."""
-
-LabelSeparator = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="What stands between the labels of an image that has several at a level, such as '|' in dog|person.",
-        show_default="a label is the whole cell",
-    ),
-]
-"""An option of every command that reads labels."""
 
 
 @contextmanager
