@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from suprank.files.folders import foreign_file
 from suprank.files.locking import LOCK, build_once, lock_folder
+from suprank.files.outputs import foreign_file
 
 HOLDER = """
 import multiprocessing, os, subprocess, time

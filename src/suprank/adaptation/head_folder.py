@@ -8,8 +8,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from suprank.files.folders import refuse_foreign_files
 from suprank.files.locking import lock_folder
+from suprank.files.outputs import refuse_foreign_files
 from suprank.models.head import SETTINGS
 from suprank.training import checkpoint
 

@@ -89,9 +89,8 @@ def create(
     with terminal.plain_errors("a smaller backbone, or a smaller --batch-size"), terminal.plain_messages():
         from suprank.data import Manifest
         from suprank.data.transforms import IMAGENET_MEAN, IMAGENET_STD
-        from suprank.workflows.embeddings import default_batch_size, is_saved_embedder, load_embedder, loader_settings
+        from suprank.workflows.embeddings import default_batch_size, is_saved_embedder, load_embedder, loader_settings, save_pca
         from suprank.workflows.heads import embedder_with_head, image_settings, load_head
-        from suprank.workflows.projections import save_pca
 
         terminal.device(device)
         terminal.check_folder(out)
@@ -243,7 +242,7 @@ def push(
     with terminal.plain_errors("a smaller model"), terminal.plain_messages():
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
-        from suprank.files.folders import refuse_foreign_files
+        from suprank.files.outputs import refuse_foreign_files
         from suprank.models.hub_names import check_repo_id
         from suprank.models.model_folder import SETTINGS
         from suprank.workflows.publish import push_to_hub, write_repository

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from suprank.files.atomic import DISK_FULL, DiskFullError
+from suprank.files.outputs import check_folder, check_writable
 from suprank.files.spreadsheets import CONTROL
-from suprank.files.writable import check_folder, check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,8 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,20 +87,16 @@ def encode_tables(
 
     Tables are those that `encode_labels` takes, or read from files. Columns `without` are no labels.
     """
-    sources = [_columns(table, name, levels) for table, name in zip(tables, about, strict=False)]
-    columns: dict[str, LabelColumn] = {}
-    for level, column in _label_columns(sources[0], levels, set(without)).items():
-        for source in sources:
-            separator = source.separator if label_separator is None else label_separator
-            own = source.read(source.full_name(column))
-            own = own if separator is None else own.split_cells(separator)
-            columns[level] = columns[level].followed_by(own) if level in columns else own
-            source.rows = len(own)
-    ends = np.cumsum([source.rows for source in sources])
+    sources = [_columns(table, name, levels, label_separator) for table, name in zip(tables, about, strict=False)]
+    chosen = _label_columns(sources[0], levels, set(without))
+    read = [{level: source.read(source.full_name(column)) for level, column in chosen.items()} for source in sources]
+    columns = {level: reduce(LabelColumn.followed_by, [own[level] for own in read]) for level in chosen}
+    rows = [len(next(iter(own.values()))) for own in read]
+    ends = np.cumsum(rows)
 
     def where(row: int) -> str:
         number = int(np.searchsorted(ends, row, "right"))
-        return sources[number].where(row - int(ends[number]) + sources[number].rows)
+        return sources[number].where(row - int(ends[number]) + rows[number])
 
     cleaned = clean_labels(columns, where, fill_gaps=fill_gaps, names=names)
     labels = stack_labels([*cleaned.values()], int(ends[-1]))
@@ -236,17 +231,14 @@ def labels_at(labels: NDArray[Any], columns: Sequence[int]) -> NDArray[Any]:
     return some.max(2) if some.ndim == 3 and ((some >= 0).sum(2) < 2).all() else some
 
 
-@dataclass
-class _Columns:
+class _Columns(NamedTuple):
     """The columns of a table of any kind."""
 
     about: str
     names: list[str]
     read: Callable[[str], LabelColumn]
     where: Callable[[int], str]
-    separator: str | None = None
     in_file: bool = False
-    rows: int = 0
 
     def full_name(self, level: str) -> str:
         """The column of a level: `species` may stand for `label_species`."""
@@ -256,12 +248,12 @@ class _Columns:
         raise missing_column(level, self.names, self.about)
 
 
-def _columns(table: Any, about: str, levels: Sequence[str] | None) -> _Columns:
+def _columns(table: Any, about: str, levels: Sequence[str] | None, separator: str | None) -> _Columns:
+    """The columns; `separator`, or that of the file, is what stands between several labels in a cell."""
     if isinstance(table, Table):
-        separator = _saved_separator(Path(table.about))
-        own = partial(_read_column, table)
-        return _Columns(table.about, table.names, own, table.where, separator, in_file=True)
-    if isinstance(table, Mapping):
+        separator = _saved_separator(Path(table.about)) if separator is None else separator
+        names, about = table.names, table.about
+    elif isinstance(table, Mapping):
         names = list(table)
     elif hasattr(table, "columns") or hasattr(table, "column_names"):
         names = list(table.column_names if hasattr(table, "column_names") else table.columns)
@@ -275,11 +267,14 @@ def _columns(table: Any, about: str, levels: Sequence[str] | None) -> _Columns:
         if len(names) != count:
             raise ValueError(f"levels={levels!r} must be {count} different name(s), one for each column of {about}.")
         table = dict(zip(names, array.reshape(len(array), count).T, strict=True))
-    return _Columns(about, names, lambda name: LabelColumn.from_values(table[name]), lambda row: f"{about}, row {row}")
 
+    def read(name: str) -> LabelColumn:
+        in_file = isinstance(table, Table)
+        column = label_column(table.table[name], name, about) if in_file else LabelColumn.from_values(table[name])
+        return column if separator is None else column.split_cells(separator)
 
-def _read_column(table: Table, name: str) -> LabelColumn:
-    return label_column(table.table[name], name, table.about)
+    where = table.where if isinstance(table, Table) else lambda row: f"{about}, row {row}"
+    return _Columns(about, names, read, where, in_file=isinstance(table, Table))
 
 
 def _saved_separator(path: Path) -> str | None:

@@ -18,7 +18,7 @@ from suprank.experiments.significance import Significance, compare_rows
 from suprank.experiments.tables import comparison_latex, comparison_markdown
 from suprank.experiments.tuning import ONCE, Search, tuned_combination
 from suprank.files.atomic import write_atomically
-from suprank.files.folders import refuse_foreign_files
+from suprank.files.outputs import refuse_foreign_files
 from suprank.system.custom_code import trusting
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suprank.files.atomic import write_atomically
-from suprank.files.folders import refuse_foreign_files
 from suprank.files.locking import lock_folder
+from suprank.files.outputs import refuse_foreign_files
 from suprank.files.spreadsheets import csv_bytes
 from suprank.hierarchy.project import FILE, Project, digest_rows, record_step
 from suprank.hierarchy.sources import Items, Labels

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
-from suprank.files.writable import check_folder
+from suprank.files.outputs import check_folder
 from suprank.models import Embedder
 from suprank.models.config import EmbedderConfig
 from suprank.models.model_folder import SETTINGS
-from suprank.workflows.embeddings import default_batch_size, loader_settings
-from suprank.workflows.projections import save_pca
+from suprank.workflows.embeddings import default_batch_size, loader_settings, save_pca
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

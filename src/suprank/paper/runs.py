@@ -21,7 +21,7 @@ from suprank.experiments.experiment import EXPERIMENT_FILE, Experiment, Plan, Pl
 from suprank.experiments.grid import PRESET, RECIPE, SEED, Combination
 from suprank.experiments.methods import Method, check_budget, difference_notes
 from suprank.experiments.results import Outcome, read_outcome
-from suprank.files.folders import foreign_file, refuse_foreign_files
+from suprank.files.outputs import foreign_file, refuse_foreign_files
 from suprank.training.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 from suprank import __version__
 from suprank.files.atomic import TEMPORARY_FILE, own_file, write_atomically
-from suprank.files.folders import ForeignFilesError, refuse_foreign_files
+from suprank.files.outputs import ForeignFilesError, refuse_foreign_files
 from suprank.files.reading import reading
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from suprank.embedding.shards import RunTasks
     from suprank.evaluation.provenance import Provenance
     from suprank.models import Embedder, Head
-    from suprank.system.progress import StageProgress
+    from suprank.system.progress import Progress, StageProgress
 
 _log = logging.getLogger(__name__)
 
@@ -199,6 +199,43 @@ def loader_settings(
     from suprank.embedding import ImageLoaderSettings
 
     return ImageLoaderSettings.for_model(embedder, **images, batch_size=batch_size, workers=workers, on_broken=on_broken)
+
+
+def save_pca(
+    embedder: Embedder,
+    images: Manifest,
+    out: str | PathLike[str],
+    *,
+    dim: int,
+    whiten: bool = False,
+    loading: ImageLoaderSettings,
+    device: str | None = None,
+    progress: bool | Progress = True,
+) -> Embedder:
+    """Save the embedder with a projection onto the `dim` main directions of these images' features, and return it.
+
+    It replaces the projection that the embedder has, and images are from now on loaded as for the PCA. Under torchrun the
+    processes share the images, and the first one saves.
+    """
+    from suprank.embedding import feature_moments, torchrun_processes
+    from suprank.models import pca_projection
+
+    if dim > embedder.features_dim:
+        raise ValueError(
+            f"dim={dim} is more than the {embedder.features_dim} features of {embedder.config.backbone}; give fewer."
+        )
+    with torchrun_processes() as processes:
+        moments = feature_moments(
+            embedder, images, loading=loading, device=processes.device(device), processes=processes, progress=progress
+        )
+        projected = embedder.with_projection(*pca_projection(moments, dim, whiten=whiten))
+        projected.config = projected.config.model_copy(update=as_embedder_config(loading))
+        if processes.rank == 0:
+            projected.save(out)
+            whitened = ", whitened" * whiten
+            _log.info("a PCA of %s images: %d features → %d%s", f"{moments.count:,}", embedder.features_dim, dim, whitened)
+        processes.barrier()
+    return projected
 
 
 def as_embedder_config(settings: ImageLoaderSettings) -> dict[str, Any]:

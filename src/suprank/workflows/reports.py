@@ -59,7 +59,7 @@ def report(
     """
     from suprank.explorer.report import report_page
     from suprank.files.atomic import write_atomically
-    from suprank.files.writable import check_writable
+    from suprank.files.outputs import check_writable
     from suprank.workflows.heads import load_head
     from suprank.workflows.opening import open_data, test_of
 

@@ -20,7 +20,7 @@ from urllib3.exceptions import InvalidHeader, MaxRetryError
 from urllib3.util import Retry
 
 from suprank import __version__
-from suprank.files.writable import check_writable
+from suprank.files.outputs import check_writable
 from suprank.hierarchy.errors import GaveUpError
 from suprank.hierarchy.project import FullError
 

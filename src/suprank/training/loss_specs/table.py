@@ -75,7 +75,13 @@ add_loss(
     "IRT_R: contrastive, with a differential entropy regularizer",
     {**XBM, "entropy_weight": FloatRange(0.05, 2.0, log=True)},
 )
-add_loss("siglip", TrainedItemLossSpec, losses.SigLIP, "SigLIP: a decision for each pair, with a learned scale and bias")
+add_loss(
+    "siglip",
+    TrainedItemLossSpec,
+    losses.SigLIP,
+    "SigLIP: a decision for each pair, with a learned scale and bias",
+    {"scale": FloatRange(2.0, 50.0, log=True), "bias": FloatRange(-20.0, 0.0)},
+)
 add_loss(
     "circle", ItemLossSpec, losses.Circle, "Circle: pairs weighted by how far they are from where they should be", XBM | SCALE
 )

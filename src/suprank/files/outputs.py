@@ -1,4 +1,4 @@
-"""Check that a file or folder can be written before hours of work depend on it."""
+"""Check a place for output before hours of work depend on it: it can be written to, and holds nothing of something else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import os
 import tempfile
 from pathlib import Path
 
-from suprank.files.atomic import DISK_FULL, DiskFullError, is_stream
+from suprank.files.atomic import DISK_FULL, TEMPORARY_FILE, DiskFullError, is_stream
+from suprank.files.locking import LOCK
+
+
+class ForeignFilesError(ValueError):
+    """An output folder contains files of something else."""
 
 
 def check_writable(file: Path) -> None:
@@ -42,3 +47,26 @@ def _check_takes_files(folder: Path, named: Path) -> None:
         if error.errno in DISK_FULL:
             raise DiskFullError(named, error) from error
         raise OSError(f"{named} cannot be written ({error.strerror}); name another place.") from error
+
+
+def foreign_file(folder: Path, marker: str) -> str | None:
+    """The name of a file that shows that the folder is used for something else, or None if we may write there.
+
+    A folder with the file `marker` is ours. So is one that does not exist, is empty, or holds only locks and the half-written
+    files of a killed process.
+    """
+    if not folder.is_dir() or (folder / marker).exists():
+        return None
+    return min(
+        (one.name for one in folder.iterdir() if one.name != LOCK and not TEMPORARY_FILE.fullmatch(one.name)),
+        default=None,
+    )
+
+
+def refuse_foreign_files(folder: Path, marker: str, kind: str, way_out: str) -> None:
+    """Raise a `ForeignFilesError` if the folder is used for something else than `kind`."""
+    name = foreign_file(folder, marker)
+    if name is not None:
+        raise ForeignFilesError(
+            f"{folder} is not empty and not the folder of {kind}: it has {name}, but no {marker}; {way_out}."
+        )
