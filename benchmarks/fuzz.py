@@ -347,16 +347,12 @@ def _arrays() -> dict[str, Kind]:
 
     parquet = written(lambda path: pq.write_table(table, path), "e.parquet")
     vectors = written(lambda path: np.savez(path, labels=names, embeddings=matrix), "v.npz")
-    labels = "\n".join(names).encode()
     return {
         "embeddings, .npy": Kind("e.npy", written(lambda path: np.save(path, matrix), "e.npy"), rows),
         "embeddings, .pt": Kind("e.pt", written(lambda path: _torch().save(_torch().from_numpy(matrix), path), "e.pt"), rows),
         "embeddings, Parquet": Kind("e.parquet", parquet, rows),
         "embeddings, Parquet, in order": Kind("e.parquet", parquet, rows_in_order),
         "vectors of labels, .npz": Kind("v.npz", vectors, PrecomputedVectors),
-        "vectors of labels, .npy": Kind(
-            "v.npy", written(lambda path: np.save(path, matrix), "v.npy"), PrecomputedVectors, beside={"v.txt": labels}
-        ),
     }
 
 
