@@ -56,18 +56,20 @@ def import_images(
     Without arguments, all sources are listed; with only a source, what it expects and its keys.
 
     \b
-    Folders coarse/.../fine/image, on disk or in an archive; folders for splits (train, test, ...) may be on top:
+    Folders coarse/.../fine/image, perhaps in an archive or in folders of splits:
       suprank data import folder photos --out photos.parquet --holdout-classes 0.5
     A table of your own; labels as in dog|person; a table in an archive:
-      suprank data import csv photos table=labels.csv path=file constant_split=train \\
-        --level species --level genus --holdout-classes 0.5 --out birds.parquet
-      suprank data import csv photos table=labels.csv label_separator='|' --out sets.parquet
+      suprank data import csv photos table=labels.csv path=file \\
+        constant_split=train --level species --level genus --out birds.parquet
+      suprank data import csv photos table=labels.csv label_separator='|' \\
+        --out sets.parquet
       suprank data import csv pack.zip --out pack.parquet
-    A dataset of the Hugging Face Hub, with its levels and splits or with yours; a folder of shards:
+    A dataset of the Hugging Face Hub, with its levels and splits or yours; shards:
       suprank data import hf uoft-cs/cifar100 --out cifar100.parquet
-      suprank data import hf org/birds --level species split=train split=validation=test --out birds.parquet
+      suprank data import hf org/birds --level species \\
+        split=train split=validation=test --out birds.parquet
       suprank data import hf shards --level label --out shards.parquet
-    A public dataset, drawings, and an image retrieval task of mteb with its judgments:
+    A public dataset, drawings, and a task of mteb with its judgments:
       suprank data import cub CUB_200_2011 --out cub.parquet
       suprank data import glyphs --out glyphs.parquet
       suprank data import mteb CUB200I2IRetrieval --out cub

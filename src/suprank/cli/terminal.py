@@ -17,9 +17,11 @@ from suprank.files.outputs import check_folder, check_writable
 from suprank.files.spreadsheets import CONTROL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from rich.console import Console
     from rich.progress import TaskID
+    from rich.table import Table
 
 
 __all__ = ["check_folder", "check_writable"]  # of suprank.files, so that commands find all checks here
@@ -153,6 +155,26 @@ def device(name: str | None) -> str | None:
         gpus = f"this machine has {torch.cuda.device_count()} CUDA GPUs"
         raise typer.BadParameter(f"{name!r} cannot be used: {gpus}; use cpu, cuda or cuda:N.", param_hint="--device")
     return name
+
+
+def plain_table(columns: Sequence[str], right_from: int | None = None) -> Table:
+    """A table whose first column is never wrapped, because its entries are there to be copied.
+
+    Columns from `right_from` on are numbers, aligned to the right.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(columns):
+        right = right_from is not None and place >= right_from
+        table.add_column(column, no_wrap=place == 0, overflow="fold", justify="right" if right else "left")
+    return table
+
+
+def full_width(console: Console, table: Table) -> int:
+    """How wide a table is if no cell is folded."""
+    return console.measure(table, options=console.options.update(width=10_000)).maximum
 
 
 @contextmanager
