@@ -53,11 +53,11 @@ def test_a_manifest_without_test_images_says_how_to_have_some():
     assert "has nothing to evaluate on" in output
     assert "import again with --holdout-classes 0.5." in output
     assert done(*command, "--holdout-classes", 0.5).stderr == ""
-    assert done(*command, "--split", "test").stderr == ""
+    assert done(*command, "split=test").stderr == ""
 
 
 def test_a_folder_tree_becomes_a_manifest(folder):
-    manifest, output = imported("folder", "photos", "--split", "test")
+    manifest, output = imported("folder", "photos", "split=test")
     assert output.splitlines() == ["test: 36 images, 9 class, 3 group", "m.parquet: 36 images"]
     assert manifest.levels == ("class", "group")
     assert manifest.splits == {"test": 36}
@@ -68,7 +68,8 @@ def test_a_folder_tree_becomes_a_manifest(folder):
 
 
 def test_the_root_is_required():
-    assert "Missing argument 'ROOT'" in refused("data", "import", "folder", "--out", "m.parquet")
+    assert "suprank data import folder ROOT [KEY=VALUE ...]" in refused("data", "import", "folder", "--out", "m.parquet")
+    assert "--out: name the file to write" in refused("data", "import", "folder", "photos")
 
 
 def test_levels_can_be_named_and_a_csv_can_be_written(folder):
@@ -107,9 +108,9 @@ def test_a_table_of_ones_own_with_names_boxes_and_ids():
         "group0/class00/1.png,raven,corvus,b,5,5,40,40",
         "group1/class10/0.png,wren,troglodytes,c,0,0,8,8",
     )
-    corners = [argument for edge in ("x1", "y1", "x2", "y2") for argument in ("--box", edge)]
-    columns = ("--path", "file", "--level", "species", "--level", "genus", "--id", "name", *corners)
-    manifest, output = imported("csv", "photos", "--table", "birds.csv", "--all", "test", *columns)
+    corners = [f"box={edge}" for edge in ("x1", "y1", "x2", "y2")]
+    columns = ("path=file", "--level", "species", "--level", "genus", "id=name", *corners)
+    manifest, output = imported("csv", "photos", "table=birds.csv", "constant_split=test", *columns)
     assert output.splitlines()[0] == "test: 3 images, 3 species, 2 genus"
     assert manifest.levels == ("species", "genus")
     assert manifest.table["id"].to_pylist() == ["a", "b", "c"]
@@ -140,13 +141,12 @@ def test_further_test_sets_go_beside_the_main_manifest(folder):
         assert set(Manifest.read(f"m-{suffix}.parquet").splits) == {"query", "gallery"}
 
 
-def test_help_lists_every_source_and_says_what_each_expects():
-    listed = done("data", "import", "--help").output.split()
-    assert {"folder", "csv", "glyphs", "emoji", *BENCHMARKS} <= set(listed)
+def test_every_source_is_listed_and_says_what_it_expects():
+    listed = done("data", "import").output.split()
+    assert {"folder", "csv", "hf", "glyphs", "emoji", "mteb", *BENCHMARKS} <= set(listed)
     for name, importer in BENCHMARKS.items():
-        output = " ".join(done("data", "import", name, "--help").output.split())
-        for line in importer.layout.splitlines():
-            assert " ".join(line.split()) in output
+        assert importer.layout in done("data", "import", name).output
+    assert "  path=path           column of the paths, relative to ROOT\n" in done("data", "import", "csv").output
 
 
 def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
@@ -162,7 +162,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
     monkeypatch.setattr("suprank.data.importers.glyphs.read", drawn)
     monkeypatch.setattr("suprank.data.importers.emoji.read", drawn)
     monkeypatch.setattr("suprank.data.importers.emoji.LICENSES", "LICENSES.txt")
-    result = done("data", "import", "glyphs", "--size", 32, "--seed", 5, "--font", "my.ttf", "--out", "g.parquet")
+    result = done("data", "import", "glyphs", "size=32", "font=my.ttf", "--seed", 5, "--out", "g.parquet")
     assert (asked["size"], asked["seed"], [str(font) for font in asked["fonts"]]) == (32, 5, ["my.ttf"])
     assert "36/36" in result.stderr
     assert f"images: {folder / 'photos'}" in result.stdout
@@ -178,7 +178,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         (("folder", "nowhere"), "nowhere does not exist; folder expects under it:"),
         (("folder", "photos", "--out", "m.txt"), "m.txt must end in .parquet or .csv."),
         (("folder", "photos", "--level", "a"), "levels are named (a), but folders are 2 deep"),
-        (("folder", "photos", "--split", "valid"), "split 'valid' is unknown; a split is one of train, test"),
+        (("folder", "photos", "split=valid"), "split 'valid' is unknown; a split is one of train, test"),
         (("folder", "photos", "--holdout-classes", "1.5"), "--holdout-classes: 1.5 must lie between 0 and 1"),
         (("folder", "photos", "--holdout-classes", "0.1"), "Possible fractions: 0.333333 to 0.666667"),
         (("folder", "photos", "--holdout-classes", "0.5", "--shared", "order"), "choose from class, group"),
@@ -187,26 +187,33 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         (("folder", "bad.tar"), "bad.tar is not a readable tar file"),
         (("folder", "bad.tar.gz"), "compressed as a whole"),
         (("csv", "photos"), "photos has no manifest.csv"),
-        (("csv", "t.csv"), "t.csv is a table; give the folder of the images, and --table t.csv"),
-        (("csv", "photos", "--table", "gone.csv"), "has no gone.csv"),
-        (("csv", "photos", "--table", "t.csv"), "name the label columns with levels"),
-        (("csv", "photos", "--table", "t.csv", "--level", "speices"), "did you mean 'species'?"),
-        (("csv", "photos", "--table", "t.csv", "--level", "species"), "has no column 'path'"),
+        (("csv", "t.csv"), "t.csv is a table; give the folder of the images, and table=t.csv"),
+        (("csv", "photos", "table=gone.csv"), "has no gone.csv"),
+        (("csv", "photos", "table=t.csv"), "name the label columns with levels"),
+        (("csv", "photos", "table=t.csv", "--level", "speices"), "did you mean 'species'?"),
+        (("csv", "photos", "table=t.csv", "--level", "species"), "has no column 'path'"),
         (
-            ("csv", "photos", "--table", "t.csv", "--path", "file", "--level", "species"),
+            ("csv", "photos", "table=t.csv", "path=file", "--level", "species"),
             "has no column 'split'",
         ),
         (
-            ("csv", "photos", "--table", "t.csv", "--path", "file", "--level", "species", "--all", "test"),
+            ("csv", "photos", "table=t.csv", "path=file", "--level", "species", "constant_split=test"),
             "t.csv:3: species is blank; fill it in, leave the row out, or give it the split distractor.",
         ),
         (
-            ("csv", "photos", "--table", "out.csv", "--path", "file", "--level", "species", "--all", "test"),
+            ("csv", "photos", "table=out.csv", "path=file", "--level", "species", "constant_split=test"),
             "path '../a.png' leads out of the root",
         ),
         (("sop", "photos"), "photos/Ebay_train.txt does not exist; sop expects under photos:"),
-        (("glyphs", "--font", "gone.ttf"), "gone.ttf does not exist; fonts are"),
-        (("flowers", "photos"), "No such command 'flowers'"),
+        (("glyphs", "font=gone.ttf"), "gone.ttf does not exist; fonts are"),
+        (("flowers", "photos"), "there is no source 'flowers'"),
+        (("folders", "photos"), "did you mean folder?"),
+        (("sop", "photos", "--seed", "1"), "--seed: sop does not take it; leave it out"),
+        (("sop", "photos", "size=3"), "sop has no key 'size'; its keys: none."),
+        (("csv", "photos", "tabel=t.csv"), "csv has no key 'tabel'; did you mean table?"),
+        (("csv", "photos", "t.csv"), "'t.csv' is not KEY=VALUE"),
+        (("csv", "photos", "id=a", "id=b"), "id is given twice, as a and as b; give one."),
+        (("glyphs", "size=big"), "size: 'big' should be a valid integer"),
     ],
 )
 def test_what_cannot_be_imported_is_said_plainly_and_nothing_is_written(folder, arguments, message):

@@ -64,13 +64,13 @@ def test_a_folder_of_datasets_is_imported_with_what_was_chosen_and_how_to_change
     assert "import again with --holdout-classes 0.5." in shown.stderr
     assert Manifest.read("m.parquet").names == {"kind": ("b", "a")}
     command = ("data", "import", "hf", "saved", "--out", "m.parquet")
-    shown = done(*command, "--split", "train=query", "--holdout-classes", 0.5, "-q")
+    shown = done(*command, "split=train=query", "--holdout-classes", 0.5, "-q")
     assert "test: 4 images, 1 kind" in shown.stdout
     assert shown.stderr == ""
     assert "column 'price' holds float, which is no label" in refused(*command, "--level", "price")
     assert "did you mean 'kind'?" in refused(*command, "--level", "kin")
-    assert "saved is a local folder, which has no revisions" in refused(*command, "--revision", "v1")
-    assert "saved has no split 'dev'; it has train" in refused(*command, "--split", "dev")
+    assert "saved is a local folder, which has no revisions" in refused(*command, "revision=v1")
+    assert "saved has no split 'dev'; it has train" in refused(*command, "split=dev")
     assert "m.txt must end in .parquet or .csv" in refused("data", "import", "hf", "saved", "--out", "m.txt")
     assert "does not exist; give a folder" in refused("data", "import", "hf", "not/there/at-all", "--out", "m.parquet")
 

@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     photographs(source / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(source)
-        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "split=test", "--out", "m.parquet")
     embedder(dim=8).save(source / "model")
     return source
 

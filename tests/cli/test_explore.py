@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         photographs(root / "photos")
-        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "split=test", "--out", "m.parquet")
         for model, out, made in (("model", "e", embedder(dim=8)), ("other", "e2", embedder(dim=6, seed=1))):
             made.save(model)
             done("embed", model, "m.parquet", "--out", out, *FAST)

@@ -11,7 +11,7 @@ from tests.cli.collection import done, refused
 from tests.training.runs import pictures
 
 ADVICE = "genus is blank between two labels; fill it in, or let fill_gaps (of `suprank data import csv` and of label files) put"
-IMPORT = ("data", "import", "csv", "photos", "--table", "gaps.csv", "--out", "m.parquet")
+IMPORT = ("data", "import", "csv", "photos", "table=gaps.csv", "--out", "m.parquet")
 GENERA = ("(no genus) o0: f0", "(no genus) o0: f1", "g1", "g2", "g3")
 
 
@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_an_imported_table_has_placeholders_and_needs_no_option_afterwards():
     assert f"gaps.csv:2: {ADVICE}" in refused(*IMPORT)
-    output = done(*IMPORT, "--fill-gaps").stdout
+    output = done(*IMPORT, "fill_gaps=true").stdout
     assert "placeholders for blanks: 2 genus" in output
     assert "not a tree" not in output
     assert Manifest.read("m.parquet").names["genus"] == GENERA
@@ -45,7 +45,7 @@ def test_a_table_that_was_not_imported_is_refused_with_the_way_out(command):
 
 
 def test_a_label_file_with_gaps_is_evaluated_as_the_filled_manifest_would_be():
-    done(*IMPORT, "--fill-gaps")
+    done(*IMPORT, "fill_gaps=true")
     rows = Manifest.read("m.parquet")
     np.save("e.npy", np.random.default_rng(0).normal(size=(len(rows), 4)).astype(np.float32))
     command = ("evaluate", "e.npy", "--labels", "gaps.csv", "--device", "cpu", "--out", "r.json")

@@ -21,7 +21,7 @@ def made(tmp_path_factory):
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "split=test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         done("embed", "model", "m.parquet", "--out", "e", *IMAGES)
         write_branch(plain(root / "p"))
@@ -46,7 +46,7 @@ WRITING = {
     "evaluate --out": (("evaluate", "e", "--out", "r.json", "-q"), "r.json", 100),
     "evaluate --csv": (("evaluate", "e", "--csv", "r.csv", "-q"), "r.csv", 100),
     "evaluate --save-run": (("evaluate", "e", "--save-run", "r.trec", "-q"), "r.trec", 1000),
-    "data import": (("data", "import", "folder", "photos", "--split", "test", "--out", "n.csv"), "n.csv", 500),
+    "data import": (("data", "import", "folder", "photos", "split=test", "--out", "n.csv"), "n.csv", 500),
     "data import parquet": (("data", "import", "folder", "photos", "--out", "n.parquet"), "n.parquet", 500),
     "data check": (("data", "check", "m.parquet", "--out", "c.json", "-q"), "c.json", 100),
     "data show": (("data", "show", "m.parquet", "--out", "s.png"), "s.png", 1000),

@@ -36,7 +36,7 @@ def collection(tmp_path_factory):
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "split=test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         head(8, 6).save("head")
         head(8, 8, seed=1).save("square")

@@ -92,7 +92,7 @@ def test_recipes_that_need_one_label_name_the_key_to_change(tables, message):
 
 
 def test_an_imported_table_knows_its_sets():
-    done("data", "import", "csv", "photos", "--table", "sets.csv", "--label-separator", "|", "--out", "m.csv")
+    done("data", "import", "csv", "photos", "table=sets.csv", "label_separator=|", "--out", "m.csv")
     again = Manifest.read("m.csv")
     assert again.labels.tolist() == Manifest.read("sets.parquet").labels.tolist()
     output = done("data", "check", "m.csv", "-q").stdout
@@ -100,14 +100,14 @@ def test_an_imported_table_knows_its_sets():
     assert "thing classes: 8 train, 8 test; 8 of train's in evaluation" in output
     assert "t0" in done("data", "show", "m.csv", "--out", "sheet.png").stdout
     assert "a split by classes needs one label" in refused(
-        *("data", "import", "csv", "photos", "--table", "sets.csv", "--label-separator", "|", "--out", "n.csv"),
+        *("data", "import", "csv", "photos", "table=sets.csv", "label_separator=|", "--out", "n.csv"),
         *("--holdout-classes", "0.5"),
     )
     bad = Path("sets.csv").read_text().replace("t0|t1", "t0||t1", 1)
     Path("bad.csv").write_text(bad)
-    command = ("data", "import", "csv", "photos", "--table", "bad.csv", "--label-separator", "|", "--out", "n.csv")
+    command = ("data", "import", "csv", "photos", "table=bad.csv", "label_separator=|", "--out", "n.csv")
     assert "bad.csv:2: there is a blank among the labels of thing" in refused(*command)
-    assert "label_separator=' ' must be a character" in refused(*command[:-3], " ", "--out", "n.csv")
+    assert "label_separator=' ' must be a character" in refused(*command[:-3], "label_separator= ", "--out", "n.csv")
 
 
 def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
@@ -154,8 +154,8 @@ def test_label_files_that_are_no_sets_are_refused(rows, message):
 def test_a_blank_between_several_labels_is_to_be_filled_in():
     Path("gap.csv").write_text("path,split,label_a,label_b,label_c\n0-0.png,train,x|y,,z\n")
     message = "fill it in: with several labels for an image there are no placeholders"
-    gap = ("--label-separator", "|")
-    assert message in refused("data", "import", "csv", "photos", "--table", "gap.csv", "--out", "m.csv", *gap)
+    command = ("data", "import", "csv", "photos", "table=gap.csv", "label_separator=|")
+    assert message in refused(*command, "--out", "m.csv")
 
 
 def test_what_shows_classes_says_that_it_needs_one_label():

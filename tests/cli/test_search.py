@@ -26,7 +26,7 @@ def embedded(tmp_path_factory):
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "split=test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         done("embed", "model", "m.parquet", "--out", "e", "--size", 32, "--resize", 0, "--device", "cpu", "--workers", 0)
     np.save(root / "v.npy", np.ones((2, 5), np.float32))

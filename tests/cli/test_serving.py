@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     """A folder with embeddings in e/, their model, embeddings that take a while to evaluate, and a project for annotators."""
     place = tmp_path_factory.mktemp("served")
     photographs(place / "photos")
-    done("data", "import", "folder", place / "photos", "--split", "test", "--out", place / "m.parquet")
+    done("data", "import", "folder", place / "photos", "split=test", "--out", place / "m.parquet")
     embedder(dim=8).save(place / "model")
     done("embed", place / "model", place / "m.parquet", "--out", place / "e", *FAST)
     rows = [f"{row}.png" for row in range(4000)]

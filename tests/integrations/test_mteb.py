@@ -190,7 +190,7 @@ def repository(library, folder):
 def test_the_commands_give_mtebs_number_of_a_task_whose_data_are_in_a_folder(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = repository(library, tmp_path / "cub200_retrieval")
-    printed = done("data", "import", "mteb", "CUB200I2IRetrieval", "--data", data, "--out", "cub").stdout
+    printed = done("data", "import", "mteb", "CUB200I2IRetrieval", f"data={data}", "--out", "cub").stdout
     assert "query: 10 images, gallery: 24 images" in printed
     embedder().save("model")
     done("embed", "model", "cub/manifest.parquet", "--out", "embedded", "--workers", 0, "--device", "cpu")
@@ -211,7 +211,7 @@ def test_tasks_that_are_none_are_refused(library, tmp_path, monkeypatch):
         "data", "import", "mteb", "NFCorpus", "--out", "out"
     )
     (tmp_path / "empty").mkdir()
-    message = refused("data", "import", "mteb", "CUB200I2IRetrieval", "--data", "empty", "--out", "out")
+    message = refused("data", "import", "mteb", "CUB200I2IRetrieval", "data=empty", "--out", "out")
     assert "the data of CUB200I2IRetrieval cannot be loaded from empty" in message
     with pytest.raises(ValueError, match="Birds has no split 'dev'; choose from test"):
         library.ours.task_manifest(library.task(), tmp_path, split="dev")

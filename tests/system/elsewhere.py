@@ -49,6 +49,7 @@ def import_every_module():
 def main():
     """Print as JSON what came out."""
     multiprocessing.set_start_method("spawn")
+    importlib.import_module("requests_cache")  # elsewhere, another module of its platformdirs would be imported
     resource_tracker.ensure_running()  # Python itself uses here what Unix has, and there other things
     popen_fork.signal = SimpleNamespace(**vars(signal))
     for name in [name for name in sys.modules if name.startswith("suprank.")]:
@@ -70,7 +71,7 @@ def main():
             if end.code:
                 raise
 
-    run("data", "import", "folder", "photos.zip", "--split", "test", "--out", "test.parquet")
+    run("data", "import", "folder", "photos.zip", "split=test", "--out", "test.parquet")
     run("data", "import", "folder", "photos.zip", "--out", "train.parquet")
     run("embed", "model", "test.parquet", "--out", "e", *IMAGES)
     run("search", "e", "--queries", "e/test/embeddings.npy", "--kind", "ivf")

@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "split=test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         embedder(dim=8).save("run/model")
         Path("run/recipe.toml").write_text(RECIPE)

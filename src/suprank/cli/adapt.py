@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.options import Device
 
 if TYPE_CHECKING:
     from suprank.adaptation import AdaptResult
@@ -58,7 +59,7 @@ def adapt(
     loss: Annotated[
         str, typer.Option(metavar="NAME", help="A loss that `suprank recipes --losses` lists, or your own: FILE.py:CLASS.")
     ] = "roadmap",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")] = None,
+    device: Device = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no table.")] = False,
 ) -> None:
     """Train a head on stored embeddings, so that images of a class come closer; the model that made them is not needed.

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from suprank import __version__
-from suprank.cli import data, help_text, importing, models, terminal
+from suprank.cli import data, help_text, models, terminal
 from suprank.cli.adapt import adapt
 from suprank.cli.compare import compare
 from suprank.cli.demo import demo
@@ -34,7 +34,7 @@ app.command()(search)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(hierarchy.app, name="hierarchy")
-for group in (app, data.app, importing.app, models.app, hierarchy.app):
+for group in (app, data.app, models.app, hierarchy.app):
     group.info.cls = help_text.Group
     for command in group.registered_commands:
         command.cls = help_text.Command

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.train import TrustCode
+from suprank.cli.options import Quiet, TrustCode
 from suprank.system.custom_code import trusting
 
 On = Annotated[
@@ -90,7 +90,7 @@ def compare(
     ] = False,
     trust_code: TrustCode = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the commands that would train the runs.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train several losses, or several values of their keys, under one budget on one dataset, and compare their metrics.
 

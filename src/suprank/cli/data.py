@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import exporting, importing, terminal
+from suprank.cli.options import ManifestFile, Quiet, Root, Split
 from suprank.files.atomic import atomic_writer, write_atomically
 
 if TYPE_CHECKING:
     from suprank.data.manifest import Manifest
 
 app = typer.Typer(no_args_is_help=True, help="Import, check, show and export labeled image collections.")
-app.add_typer(importing.app, name="import")
+app.command("import")(importing.import_images)
 
 SHEETS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Extension of a contact sheet → its format."""
-
-ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")]
-Root = Annotated[
-    Path | None, typer.Option(help="Folder that the images' paths are relative to.", show_default="as saved in the manifest")
-]
-Split = Annotated[list[str] | None, typer.Option(help="Use only images of this split; repeatable.", show_default="all")]
 
 
 @app.command()
@@ -35,7 +30,7 @@ def check(
     hashes: Annotated[bool, typer.Option(help="Find duplicate files, in particular across splits.")] = True,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of threads.", show_default="one per core")] = None,
     out: Annotated[Path | None, typer.Option(metavar="REPORT.json", help="Save the full report, with every path.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check every image: broken or missing files, duplicates across splits, labels that form no tree, sizes of classes.
 

@@ -3,84 +3,30 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.train import TrustCode, is_first_process
-
-
-class Precision(StrEnum):
-    """Number format the network computes in; embeddings are float32 in any case."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-
-
-class Decoder(StrEnum):
-    """What decodes JPEGs."""
-
-    PIL = "pil"
-    TURBO = "turbo"
-
-
-class StorageType(StrEnum):
-    """Number format of embeddings on disk."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-
-
-Weights = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Weights of the backbone, if MODEL is the name of one.",
-        show_default="timm's, downloaded once; for FILE.py:NAME its own",
-    ),
-]
-Size = Annotated[int | None, typer.Option(min=1, help="Side of the square crop in pixels.", show_default="the model's")]
-Resize = Annotated[
-    int | None,
-    typer.Option(min=0, help="Short side before the crop, in pixels; 0 crops the image as it is.", show_default="the model's"),
-]
-Squash = Annotated[
-    bool | None,
-    typer.Option(
-        "--squash/--no-squash",
-        help="Resize to a square without keeping the aspect ratio, as is usual on SOP.",
-        show_default="the model's",
-    ),
-]
-FastJpeg = Annotated[
-    bool | None,
-    typer.Option(
-        "--fast-jpeg/--full-jpeg",
-        help="Decode large JPEGs at a fraction of their size; pixels differ by a few gray levels.",
-        show_default="the model's",
-    ),
-]
-DecoderName = Annotated[
-    Decoder | None,
-    typer.Option(
-        "--decoder",
-        help="What decodes JPEGs; turbo is faster, with the same pixels.",
-        show_default="the model's",
-    ),
-]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per forward pass.", show_default="64, or 16 on a CPU")]
-Workers = Annotated[int | None, typer.Option(min=0, help="Processes that load images.", show_default="one per core")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")]
-OnBroken = Annotated[Literal["raise", "skip"], typer.Option(help="Stop at the first broken image, or leave such images out.")]
+from suprank.cli.options import (
+    BatchSize,
+    Decoder,
+    Device,
+    HeadFolder,
+    ManifestFile,
+    OnBroken,
+    Quiet,
+    Resize,
+    Root,
+    Squash,
+    TrustCode,
+    Weights,
+    Workers,
+)
+from suprank.cli.train import is_first_process
 
 On = Annotated[str, typer.Option(metavar="local|ray[=HOST:PORT]", help="Where to embed: here, or on a Ray cluster.")]
-HeadFolder = Annotated[
-    Path | None, typer.Option("--head", metavar="HEAD", help="A head of `suprank adapt` that the embeddings go through.")
-]
 
 
 def embed(
@@ -92,29 +38,39 @@ def embed(
             "Hub, or FILE.py:NAME for your own.",
         ),
     ],
-    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")],
+    manifest: ManifestFile,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the embeddings to.")],
     weights: Weights = None,
     head: HeadFolder = None,
     trust_code: TrustCode = False,
-    root: Annotated[Path | None, typer.Option(help="Folder of the images.", show_default="as saved in the manifest")] = None,
+    root: Root = None,
     split: Annotated[
         list[str] | None,
         typer.Option(help="Embed only this split; repeatable.", show_default="all but train, if there are others"),
     ] = None,
-    size: Size = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Side of the square crop in pixels.", show_default="the model's")
+    ] = None,
     resize: Resize = None,
     squash: Squash = None,
-    fast_jpeg: FastJpeg = None,
-    decoder: DecoderName = None,
+    fast_jpeg: Annotated[
+        bool | None,
+        typer.Option(
+            "--fast-jpeg/--full-jpeg",
+            help="Decode large JPEGs at a fraction of their size; pixels differ by a few gray levels.",
+            show_default="the model's",
+        ),
+    ] = None,
+    decoder: Decoder = None,
     scale: Annotated[
         list[float] | None,
         typer.Option(help="Scale of the images; repeatable: embeddings are averaged over the scales.", show_default="1"),
     ] = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="Number format the network computes in.", show_default="the model's")
+        Literal["fp32", "bf16", "fp16"] | None,
+        typer.Option(help="Number format the network computes in.", show_default="the model's"),
     ] = None,
-    dtype: Annotated[StorageType, typer.Option(help="Number format of the embeddings on disk.")] = StorageType.FLOAT32,
+    dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Number format of the embeddings on disk.")] = "float32",
     batch_size: BatchSize = None,
     workers: Workers = None,
     device: Device = None,
@@ -124,7 +80,7 @@ def embed(
         typer.Option(metavar="I/N", help="Embed one of N shares only, from 1 to N; the same command without it joins them."),
     ] = None,
     on: On = "local",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Embed the images of a manifest: DIR/<split>/embeddings.npy and items.parquet, ready for `suprank evaluate`.
 
@@ -175,10 +131,10 @@ def embed(
                 resize=resize,
                 squash=squash,
                 fast_jpeg=fast_jpeg,
-                decoder=None if decoder is None else decoder.value,
+                decoder=decoder,
                 scales=scales,
-                precision=None if precision is None else precision.value,
-                dtype=dtype.value,
+                precision=precision,
+                dtype=dtype,
                 batch_size=batch_size,
                 workers=workers,
                 device=device,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import HeadFolder
-from suprank.cli.report import AgainstFrozen
-from suprank.cli.train import TrustCode
+from suprank.cli.options import AgainstFrozen, Device, HeadFolder, TestSet, TrustCode
 
 if TYPE_CHECKING:
     from suprank.evaluation import Protocol, Report, RetrievalData
@@ -32,22 +29,6 @@ ONLY_LISTS = ("relevance_threshold", "missing", "no_positives")
 RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
 EMBEDDING_FILES = (".npy", ".parquet", ".pt", ".arrow")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-class ProtocolName(StrEnum):
-    """The names of `suprank.evaluation.PROTOCOLS`, which needs torch."""
-
-    DML = "dml"
-    MIEB = "mieb"
-    REVISITED = "revisited"
-    GLDV2 = "gldv2"
-
-
-class Rule(StrEnum):
-    """What becomes of queries that a run does not have, or that have no relevant item."""
-
-    ZERO = "zero"
-    SKIP = "skip"
 
 
 def evaluate(
@@ -89,7 +70,7 @@ def evaluate(
         ),
     ] = None,
     protocol: Annotated[
-        ProtocolName | None,
+        Literal["dml", "mieb", "revisited", "gldv2"] | None,
         typer.Option(
             help="Evaluate by the conventions and with the metrics of published numbers: deep metric learning, mteb's image "
             "retrieval, revisited Oxford and Paris, or Google Landmarks v2.",
@@ -106,14 +87,14 @@ def evaluate(
         ),
     ] = None,
     missing: Annotated[
-        Rule | None,
+        Literal["zero", "skip"] | None,
         typer.Option(
             help="Judged queries that the ranked lists do not have: count them as 0, as trec_eval -c does, or leave them out.",
             show_default="zero",
         ),
     ] = None,
     no_positives: Annotated[
-        Rule | None,
+        Literal["zero", "skip"] | None,
         typer.Option(
             help="Of ranked lists: count queries without a relevant item as 0, as trec_eval does, or leave them out.",
             show_default="zero",
@@ -135,8 +116,20 @@ def evaluate(
             help="Label column; repeatable, finest first.", show_default="columns that begin with label, or the only one"
         ),
     ] = None,
-    fill_gaps: terminal.FillGaps = False,
-    label_separator: terminal.LabelSeparator = None,
+    fill_gaps: Annotated[
+        bool,
+        typer.Option(
+            "--fill-gaps", help="Put a placeholder where a row has a blank between two labels, instead of refusing it."
+        ),
+    ] = False,
+    label_separator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What stands between the labels of an image that has several at a level, such as '|' in dog|person.",
+            show_default="a label is the whole cell",
+        ),
+    ] = None,
     id_column: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column of ids. A query is not ranked against the item with its own id."),
@@ -164,7 +157,7 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="LEVEL=WEIGHT", help="Weight of a level in wAP; repeatable.", show_default="the run's, or equal"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")] = None,
+    device: Device = None,
     memory_budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory to use beside the embeddings, such as 2GiB or 500MB.")
     ] = None,
@@ -195,9 +188,7 @@ def evaluate(
             metavar="FILE.csv|json", help="Save the comparison, which --out does not have; JSON says what was tested."
         ),
     ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
-    ] = None,
+    test: TestSet = None,
     trust_code: TrustCode = False,
     head: HeadFolder = None,
     save_run: Annotated[
@@ -277,7 +268,7 @@ def evaluate(
         if wrong := given.intersection(ONLY_LISTS):
             raise ValueError(f"{_options(wrong)}: for ranked lists, such as run.trec; leave it out.")
         known = None if truth is None else read_truth(truth)
-        chosen = find_protocol(None if protocol is None else protocol.value, known)
+        chosen = find_protocol(protocol, known)
         if chosen is not None:
             why = f"--protocol {chosen.name}, which has its own metrics and is evaluated from start to end"
             _refuse(given & {"metric", "decay", "weight", "checkpoint"}, why)

@@ -77,6 +77,5 @@ def print_table(table: Table, *, seconds: bool = False) -> None:
         printed.add_row(*map(escape, row))
     console = Console(markup=False, highlight=False)  # a value may have brackets
     if not console.is_terminal:
-        width = console.measure(printed, options=console.options.update(width=10_000)).maximum
-        console.width = max(console.width, width)
+        console.width = max(console.width, terminal.full_width(console, printed))
     console.print(printed)

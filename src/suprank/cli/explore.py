@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import HeadFolder
+from suprank.cli.options import Device, HeadFolder, Quiet, RowLabels, TestSet, TrustCode
 from suprank.cli.serving import serve
-from suprank.cli.train import TrustCode
 
 
 def explore(
@@ -21,12 +20,8 @@ def explore(
             help="A folder of `suprank train` or `suprank embed`, or a file of embeddings; a second to compare.",
         ),
     ],
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if RUN is a file of embeddings.")
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The test set of the recipe to show.", show_default="the first")
-    ] = None,
+    labels: RowLabels = None,
+    test: TestSet = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="DIR|NAME", help="The model that embeds uploaded images.", show_default="the run's"),
@@ -45,12 +40,10 @@ def explore(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
-    device: Annotated[
-        str | None, typer.Option(help="Device for embedding: cpu, cuda or cuda:N.", show_default="cuda if available")
-    ] = None,
+    device: Device = None,
     trust_code: TrustCode = False,
     head: HeadFolder = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bars.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Open a local web page: search by image, label or path, browse the label tree, compare two runs on the same query.
 

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from suprank.cli import terminal
-
-
-class Format(StrEnum):
-    """What `--format` takes."""
-
-    HF = "hf"
-    WEBDATASET = "webdataset"
+from suprank.cli.options import ManifestFile, Quiet, Root, Split
 
 
 def export(
-    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")],
+    manifest: ManifestFile,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; a folder that is not empty is refused.")],
     format: Annotated[
-        Format, typer.Option(help="Parquet files for Hugging Face datasets, or .tar shards for WebDataset.")
-    ] = Format.HF,
-    root: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder that the images' paths are relative to.", show_default="as saved in the manifest"
-        ),
-    ] = None,
-    split: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SPLIT", help="Export only images of this split; repeatable.", show_default="all"),
-    ] = None,
+        Literal["hf", "webdataset"],
+        typer.Option(help="Parquet files for Hugging Face datasets, or .tar shards for WebDataset."),
+    ] = "hf",
+    root: Root = None,
+    split: Split = None,
     shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Size of a shard, such as 500MB or 1GiB.")] = "500MB",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a manifest with its images as a Hugging Face dataset or as WebDataset shards. Image files are copied as they are.
 
@@ -55,5 +41,5 @@ def export(
         collection = Manifest.read(manifest, root=root)
         collection = collection.split(*split) if split else collection
         with terminal.progress("exporting", quiet) as progress:
-            shards = export_manifest(collection, out, format=format.value, shard_size=shard_size, progress=progress)
+            shards = export_manifest(collection, out, format=format, shard_size=shard_size, progress=progress)
     terminal.echo(f"{out}: {len(collection):,} images in {len(shards):,} shards")

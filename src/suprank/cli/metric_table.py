@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rich.console import Console
     from rich.table import Table
 
     from suprank.evaluation import Report
@@ -55,19 +54,15 @@ def print_report(report: Report, keys: Sequence[str] | None = None, more: str = 
 
     shown = list(report) if keys is None else keys
     console, table = Console(), _table(report, shown)
-    needed = _width(console, table)
+    needed = terminal.full_width(console, table)
     if needed > console.width and report.intervals:
         table = _table(report, shown, interval_below=True)
-        needed = _width(console, table)
+        needed = terminal.full_width(console, table)
     # A table wider than the terminal, or than the 80 columns of a pipe, is printed whole rather than cut.
     console.width = max(console.width, needed)
     console.print(table)
     notes = [*_counts(report), *_columns(shown), *([] if keys is None else _others(report, keys, more))]
     terminal.echo("\n".join(notes))
-
-
-def _width(console: Console, table: Table) -> int:
-    return console.measure(table, options=console.options.update(width=10_000)).maximum
 
 
 def _table(report: Report, keys: Sequence[str], *, interval_below: bool = False) -> Table:

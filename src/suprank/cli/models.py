@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import (
+from suprank.cli.options import (
     BatchSize,
-    DecoderName,
+    Decoder,
     Device,
     OnBroken,
+    Quiet,
     Resize,
     Squash,
+    TestSet,
+    TrustCode,
     Weights,
     Workers,
 )
-from suprank.cli.train import TrustCode, is_first_process
+from suprank.cli.train import is_first_process
 
 app = typer.Typer(no_args_is_help=True, help="Create, export and share embedders.")
-
-
-class Pooling(StrEnum):
-    """How the features of all positions become one vector."""
-
-    TIMM = "timm"
-    AVG = "avg"
-    MAX = "max"
-    AVG_MAX = "avg+max"
-    GEM = "gem"
-    GEM_FIXED = "gem-fixed"
-    TOKEN = "token"
-
-
-class Normalization(StrEnum):
-    """How the pooled vector is normalized before the projection."""
-
-    NONE = "none"
-    LAYER = "layer"
-    L2 = "l2"
 
 
 @app.command()
@@ -57,9 +39,12 @@ def create(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the embedder to.")],
     weights: Weights = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Start from random weights.")] = False,
-    pooling: Annotated[Pooling | None, typer.Option(help="Pooling of the features.", show_default="timm")] = None,
+    pooling: Annotated[
+        Literal["timm", "avg", "max", "avg+max", "gem", "gem-fixed", "token"] | None,
+        typer.Option(help="Pooling of the features.", show_default="timm"),
+    ] = None,
     normalization: Annotated[
-        Normalization | None, typer.Option(help="Normalization before the projection.", show_default="none")
+        Literal["none", "layer", "l2"] | None, typer.Option(help="Normalization before the projection.", show_default="none")
     ] = None,
     dim: Annotated[int | None, typer.Option(min=1, help="Width of a linear projection.", show_default="none")] = None,
     freeze_batchnorm: Annotated[bool, typer.Option("--freeze-batchnorm", help="Keep its statistics during training.")] = False,
@@ -70,7 +55,7 @@ def create(
     image_size: Annotated[int | None, typer.Option(min=1, help="Image side in pixels.", show_default="the model's")] = None,
     resize: Resize = None,
     squash: Squash = None,
-    decoder: DecoderName = None,
+    decoder: Decoder = None,
     head: Annotated[
         Path | None, typer.Option(metavar="HEAD", help="A head of `suprank adapt`, for the model that it was trained on.")
     ] = None,
@@ -89,7 +74,7 @@ def create(
     on_broken: OnBroken = "raise",
     device: Device = None,
     trust_code: TrustCode = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Create an embedder: backbone → pooling → normalization → projection → L2 → head, saved as a folder.
 
@@ -122,15 +107,15 @@ def create(
         saved = is_saved_embedder(model)
         if saved and head is None and pca is None:
             raise ValueError(f"{model} is a saved embedder already; give --pca or --head to make another one of it.")
-        settings = {
-            "pooling": pooling and pooling.value,
-            "normalization": normalization and normalization.value,
+        settings: dict[str, Any] = {
+            "pooling": pooling,
+            "normalization": normalization,
             "dim": dim if pca is None else None,
             "freeze_batchnorm": freeze_batchnorm or None,
             "mean": IMAGENET_MEAN if imagenet_colors else None,
             "std": IMAGENET_STD if imagenet_colors else None,
         }
-        images = {"image_size": image_size, "resize": resize, "squash": squash, "decoder": decoder and decoder.value}
+        images: dict[str, Any] = {"image_size": image_size, "resize": resize, "squash": squash, "decoder": decoder}
         loaded = None if head is None else load_head(head, "cpu")  # first: timm's weights may have to be downloaded
         if loaded is not None and not saved:  # a saved embedder has settings of its own
             images = {**image_settings(loaded), **_without_none(images)}
@@ -211,9 +196,7 @@ def push(
             show_default="those of the run; none for a saved embedder",
         ),
     ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
-    ] = None,
+    test: TestSet = None,
     private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
     branch: Annotated[
         str | None, typer.Option(metavar="NAME", help="Branch to push to; created if need be.", show_default="main")
@@ -240,7 +223,7 @@ def push(
     ] = None,
     trust_code: TrustCode = False,
     device: Device = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Push a model to the Hugging Face Hub, with a model card: metrics, data, recipe, and with --gallery a picture of results.
 

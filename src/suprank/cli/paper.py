@@ -9,6 +9,7 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.compare import On
+from suprank.cli.options import Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def paper(
         Path | None,
         typer.Option(metavar="DIR", help="Lay out the CSV files of `suprank compare` in DIR, PRESET.csv each; nothing is run."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """List every table and figure of the paper, or reproduce some of them.
 
@@ -155,30 +156,17 @@ def _print_rows(
 
     def block(start: int, end: int) -> RichTable:
         chosen = [*range(labels), *range(start, end)]
-        return _rich_table([[row[place] for place in chosen] for row in (head, *rows)], right_from)
-
-    def width(table: RichTable) -> int:
-        return console.measure(table, options=console.options.update(width=10_000)).maximum
+        table = terminal.plain_table([head[place] for place in chosen], right_from)
+        for row in rows:
+            table.add_row(*(row[place] for place in chosen))
+        return table
 
     if not console.is_terminal:
-        console.width = max(console.width, width(block(labels, columns)))
+        console.width = max(console.width, terminal.full_width(console, block(labels, columns)))
     start = labels
     while start < columns:
         end = start + 1 if split else columns
-        while end < columns and width(block(start, end + 1)) <= console.width:
+        while end < columns and terminal.full_width(console, block(start, end + 1)) <= console.width:
             end += 1
         console.print(block(start, end))
         start = end
-
-
-def _rich_table(lines: Sequence[Sequence[str]], right_from: int | None) -> RichTable:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for place, cell in enumerate(lines[0]):
-        right = right_from is not None and place >= right_from
-        table.add_column(cell, no_wrap=place == 0, overflow="fold", justify="right" if right else "left")
-    for row in lines[1:]:
-        table.add_row(*row)
-    return table

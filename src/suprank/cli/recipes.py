@@ -79,17 +79,6 @@ def _print(*parts: Table | str) -> None:
         console.print(part)
 
 
-def _table(*columns: str) -> Table:
-    """A table whose first column is never wrapped, because its entries are there to be copied."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(columns):
-        table.add_column(column, no_wrap=place == 0, overflow="fold")
-    return table
-
-
 def _overview() -> Iterator[Table | str]:
     from suprank.training.presets import compositions, methods, presets
     from suprank.training.recipe_files import all_recipes, recipes_folder
@@ -113,7 +102,7 @@ def _preset_overview(preset: str) -> Iterator[Table | str]:
     known = {*all_recipes(), *recipes_of_the_paper()}
     names = sorted(expected | {name for name in known if name.startswith(f"{preset}/")})
     if names:
-        table = _table("recipe", "network", "what")
+        table = terminal.plain_table(["recipe", "network", "what"])
         for name in names:
             source = find_recipe(name)
             model = load_tables(source)[0]["model"]
@@ -127,7 +116,7 @@ def _sentences_table(kind: str, files: dict[str, Path]) -> Table:
     """The first sentence of each file's header."""
     from suprank.training.presets import first_sentence, header
 
-    table = _table(kind, "what")
+    table = terminal.plain_table([kind, "what"])
     for name, file in files.items():
         table.add_row(name, first_sentence(header(file.read_text(encoding="utf-8"))))
     return table
@@ -136,7 +125,7 @@ def _sentences_table(kind: str, files: dict[str, Path]) -> Table:
 def _losses_table() -> Table:
     from suprank.training.loss_specs import loss_specs
 
-    table = _table("loss", "what", "keys of [loss]")
+    table = terminal.plain_table(["loss", "what", "keys of [loss]"])
     for name, spec in loss_specs().items():
         table.add_row(name, spec.description(), ", ".join(spec.key_names()))
     table.add_row("FILE.py:CLASS", "a loss of your own", "arguments, labels")

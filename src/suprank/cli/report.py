@@ -8,15 +8,9 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import HeadFolder
-from suprank.cli.train import TrustCode
+from suprank.cli.options import AgainstFrozen, Device, HeadFolder, Quiet, RowLabels, TestSet, TrustCode
 
 LARGE = 10_000_000  # bytes of a page
-
-AgainstFrozen = Annotated[
-    bool,
-    typer.Option("--against-frozen", help="Compare with the run's backbone before training, on images read the same way."),
-]
 
 
 def report(
@@ -26,10 +20,8 @@ def report(
         Path | None, typer.Option(metavar="RUN", help="Another run with the same test images, to compare with.")
     ] = None,
     against_frozen: AgainstFrozen = False,
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if RUN is a file of embeddings.")
-    ] = None,
-    test: Annotated[str | None, typer.Option(metavar="NAME", help="Test set of the recipe.", show_default="the first")] = None,
+    labels: RowLabels = None,
+    test: TestSet = None,
     queries: Annotated[int, typer.Option(min=1, max=200, help="Number of queries in each gallery.")] = 8,
     top: Annotated[int, typer.Option(min=1, max=100, help="Number of items shown per query.")] = 10,
     map_classes: Annotated[
@@ -42,12 +34,10 @@ def report(
         str | None,
         typer.Option(metavar="TEXT|FILE", help="Your own summary, shown above the verdict: a text, or a text file."),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device to embed on: cpu, cuda or cuda:N.", show_default="cuda if available")
-    ] = None,
+    device: Device = None,
     trust_code: TrustCode = False,
     head: HeadFolder = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write one HTML file that shows what a run retrieves: a verdict in words, metrics, galleries, curves and a map.
 

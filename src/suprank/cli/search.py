@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import HeadFolder
-from suprank.cli.train import TrustCode
+from suprank.cli.options import HeadFolder, Quiet, RowLabels, TestSet, TrustCode
 
 
 def search(
@@ -36,12 +35,8 @@ def search(
         list[str] | None,
         typer.Option(metavar="LEVEL=NAME", help="Only items with this label (or split=NAME), repeatable.", show_default="all"),
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The manifest of the rows, if EMBEDDINGS is a file.")
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The test set of the run to search.", show_default="the first")
-    ] = None,
+    labels: RowLabels = None,
+    test: TestSet = None,
     head: HeadFolder = None,
     kind: Annotated[
         str,
@@ -55,7 +50,7 @@ def search(
     ] = None,
     upload: Annotated[bool, typer.Option("--upload", help="Upload EMBEDDINGS to --server first.")] = False,
     trust_code: TrustCode = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bars.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print the best items for each query, one line of JSON each: query, rank, id, path, score and labels.
 

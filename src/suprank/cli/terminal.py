@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,29 +17,14 @@ from suprank.files.outputs import check_folder, check_writable
 from suprank.files.spreadsheets import CONTROL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from rich.console import Console
     from rich.progress import TaskID
+    from rich.table import Table
 
 
 __all__ = ["check_folder", "check_writable"]  # of suprank.files, so that commands find all checks here
-
-
-FillGaps = Annotated[
-    bool,
-    typer.Option("--fill-gaps", help="Put a placeholder where a row has a blank between two labels, instead of refusing it."),
-]
-"""An option of every command that reads labels."""
-
-LabelSeparator = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="What stands between the labels of an image that has several at a level, such as '|' in dog|person.",
-        show_default="a label is the whole cell",
-    ),
-]
-"""An option of every command that reads labels."""
 
 
 @contextmanager
@@ -170,6 +155,26 @@ def device(name: str | None) -> str | None:
         gpus = f"this machine has {torch.cuda.device_count()} CUDA GPUs"
         raise typer.BadParameter(f"{name!r} cannot be used: {gpus}; use cpu, cuda or cuda:N.", param_hint="--device")
     return name
+
+
+def plain_table(columns: Sequence[str], right_from: int | None = None) -> Table:
+    """A table whose first column is never wrapped, because its entries are there to be copied.
+
+    Columns from `right_from` on are numbers, aligned to the right.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(columns):
+        right = right_from is not None and place >= right_from
+        table.add_column(column, no_wrap=place == 0, overflow="fold", justify="right" if right else "left")
+    return table
+
+
+def full_width(console: Console, table: Table) -> int:
+    """How wide a table is if no cell is folded."""
+    return console.measure(table, options=console.options.update(width=10_000)).maximum
 
 
 @contextmanager

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.options import TrustCode
 from suprank.system.custom_code import trusting
 
 if TYPE_CHECKING:
     from suprank.training.config import TrainConfig
     from suprank.training.loop import TrainResult
 
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run the Python code that a file names, now and until it changes.")
-]
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 """Variables in which torchrun, Lightning and srun give the rank. Lightning's processes inherit srun's, so it comes last."""
 

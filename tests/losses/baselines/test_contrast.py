@@ -104,6 +104,14 @@ def test_an_item_that_moves_towards_its_class_never_raises_the_loss(kind, data):
     )
 
 
+@given(st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=8), st.integers(1, 2), st.floats(0.125, 8, width=32))
+def test_supcon_ignores_a_shift_of_all_scores_and_is_least_where_positives_share_all(scores, positives, scale):
+    given, grades = torch.tensor([scores]).double(), (torch.arange(len(scores)) < positives).long()[None]
+    value = SupCon(temperature=0.2).from_scores(given, grades)
+    torch.testing.assert_close(SupCon(temperature=0.2 * scale).from_scores(scale * given + 3, grades), value)
+    assert value >= math.log(positives) - 1e-12
+
+
 @each
 def test_zero_vectors_and_one_class_alone_have_finite_gradients(kind):
     for embeddings, labels in (

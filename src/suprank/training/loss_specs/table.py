@@ -80,7 +80,7 @@ add_loss(
     TrainedItemLossSpec,
     losses.SigLIP,
     "SigLIP: a decision for each pair, with a learned scale and bias",
-    {"scale": FloatRange(2.0, 50.0, log=True)},
+    {"scale": FloatRange(2.0, 50.0, log=True), "bias": FloatRange(-20.0, 0.0)},
 )
 add_loss(
     "circle", ItemLossSpec, losses.Circle, "Circle: pairs weighted by how far they are from where they should be", XBM | SCALE

@@ -43,44 +43,16 @@ MAX_SEARCH_TEXT = 200
 
 
 @router.get("/{name}/search")
-def search(request: Authenticated) -> Response:
+@router.get("/{name}/excluded")
+@router.get("/{name}/doubtful")
+def labels(request: Authenticated) -> Response:
     return _page(request)
 
 
 @router.post("/{name}/search")
-def submit_search(request: Authenticated, form: Form) -> Response:
-    return _submit(request, form)
-
-
-@router.get("/{name}/excluded")
-def excluded(request: Authenticated) -> Response:
-    return _page(request)
-
-
 @router.post("/{name}/excluded")
-def submit_excluded(request: Authenticated, form: Form) -> Response:
-    return _submit(request, form)
-
-
-@router.get("/{name}/doubtful")
-def doubtful(request: Authenticated) -> Response:
-    return _page(request)
-
-
 @router.post("/{name}/doubtful")
-def submit_doubtful(request: Authenticated, form: Form) -> Response:
-    return _submit(request, form)
-
-
-def _query(request: AnnotatorRequest) -> LabelQuery:
-    text = request.query.get("q", "").strip()
-    if len(text) > MAX_SEARCH_TEXT:
-        raise HTTPException(400, f"The search text has {len(text):,} characters; at most {MAX_SEARCH_TEXT} are allowed.")
-    page = request.path.rpartition("/")[2]
-    return LabelQuery(excluded=page == "excluded", doubtful=page == "doubtful", text=text)
-
-
-def _submit(request: AnnotatorRequest, form: SubmittedForm) -> Response:
+def submit_labels(request: Authenticated, form: Form) -> Response:
     with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
         selected = selected_labels(db, request, form, _query(request))
@@ -92,6 +64,14 @@ def _submit(request: AnnotatorRequest, form: SubmittedForm) -> Response:
         offer = Offer("selection", f"move:#{namesake.id}", f"move the selected labels to {namesake.name!r}")
         result = replace(result, offers=(offer,))
     return _page(request, result, form, selected)
+
+
+def _query(request: AnnotatorRequest) -> LabelQuery:
+    text = request.query.get("q", "").strip()
+    if len(text) > MAX_SEARCH_TEXT:
+        raise HTTPException(400, f"The search text has {len(text):,} characters; at most {MAX_SEARCH_TEXT} are allowed.")
+    page = request.path.rpartition("/")[2]
+    return LabelQuery(excluded=page == "excluded", doubtful=page == "doubtful", text=text)
 
 
 def _action(index: GroupIndex, selected: tuple[int, ...], form: SubmittedForm) -> Action | Refusal:
