@@ -86,5 +86,5 @@ def test_the_published_run_has_no_findings(script):
     assert total["inputs"] >= 5900
     assert total["inputs"] == total["clean"] + total["correct"]
     assert content["findings"] == []
-    assert {row["kind"] for row in content["rows"][:-1]} == set(script.kinds())
+    assert {row["kind"] for row in content["rows"][:-1]} >= set(script.kinds()), "a reader may have gone since"
     pages.update(script.PAGE, {"fuzz": script.markdown(content["rows"])}, check=True)
