@@ -105,7 +105,7 @@ def test_integer_arrays_stay_in_their_file_and_their_columns_are_named(tmp_path)
 
 def test_a_parquet_file_may_hold_embeddings_and_sets_beside_the_labels(tmp_path):
     things = pa.FixedSizeListArray.from_arrays(pa.array([5, 7, 7, -1]), 2)
-    coded = pa.array(["x", None]).dictionary_encode()
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, None], pa.uint32()), ["x"])  # unsigned, as polars writes them
     columns = {"label_s": ["a", ""], "label_c": coded, "label_n": pa.nulls(2), "embedding": [[1.0], [2.0]]}
     path = parquet(tmp_path / "q.parquet", **columns, label_things=things, __index_level_0__=[5, 6])
     assert read_label_files([path], ["c"]).labels[0].tolist() == [[0], [-1]]

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -348,6 +350,9 @@ def test_columns_that_do_not_fit_are_refused(columns, error, complaint):
         ("q1 Q0 d1 1 0.5 a tag of words\n", False),
         ("# a comment\nq1 Q0 d1 1 0.5 tag\n", False),
         ("# in six fields 1 0.5 tag\nq1 Q0 d1 1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 0.5 \u00e9quipe\n", True),
+        ("q1 Q0 d1\u2028 1 0.5 tag\n", False),  # blanks of Unicode
+        ("q1 Q0\u3000 d1 1 0.5 tag\n", False),
         (" Q0 d1 1 0.5 tag\n", False),
         ("q1 Q0 d1 1 0.5 tag\nq1 Q0 d2 2 high tag\n", False),
     ],
@@ -362,7 +367,7 @@ def test_plain_lines_are_read_by_pyarrow_as_all_others_are_one_by_one(text, plai
         return
     found = Run.load(file).to_dict()
     assert bool(slow) != plain
-    lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [line.split() for line in text.split("\n") if line.strip() and not line.startswith("#")]
     assert found == {q: {one[2]: float(one[4]) for one in lines if one[0] == q} for q in dict.fromkeys(one[0] for one in lines)}
 
 
@@ -728,9 +733,21 @@ def test_bad_input_is_refused_with_its_value_and_a_way_out(changes, kind, match)
 def test_a_file_that_is_empty_or_not_text_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.run has no lines"):
         evaluate_run(written(tmp_path, "a.run", ""), QRELS)
-    (tmp_path / "a.run").write_bytes(b"q1 Q0 \xff 1 0.5 t\n")
-    with pytest.raises(ValueError, match=r"a\.run is not a readable run: 'utf-8' codec can't decode byte .* in position 6"):
-        evaluate_run(tmp_path / "a.run", QRELS)
+
+
+@pytest.mark.parametrize("name", ["a.run", "a.run.gz"])
+@pytest.mark.parametrize("line", [b"q\xe9 Q0 a 1 0.5 t", b"q Q\xe9 a 1 0.5 t", b"q Q0 \xe9 1 0.5 t", b"q Q0 a 1 0.5 \xe9t"])
+def test_a_line_that_is_not_utf_8_is_named_in_whatever_field(tmp_path, name, line):
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    (tmp_path / name).write_bytes(pack(b"p Q0 a 1 0.5 t\n" + line + b"\n"))
+    with pytest.raises(ValueError, match=rf"{name}:2: the line holds the byte 0xE9, which is not UTF-8 .*; save it as UTF-8"):
+        Run.load(tmp_path / name)
+
+
+def test_the_blanks_of_the_fast_reader_are_those_of_str_split():
+    letters = [chr(code) for code in range(1, 0x110000) if not 0xD800 <= code < 0xE000]
+    blank = pc.match_substring_regex(pa.array(letters, pa.large_string()), runs._BLANKS).to_pylist()
+    assert blank == [not letter.split() for letter in letters]
 
 
 def test_a_grade_whose_gain_is_beyond_float64_is_refused_and_does_not_count_as_0():

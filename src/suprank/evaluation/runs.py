@@ -66,6 +66,7 @@ _ROWS_AT_ONCE = 1 << 16  # texts that are hashed together
 _PAIRS_AT_ONCE = 1 << 24  # pairs of labels compared at a time: 16 MiB of levels
 _BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 _LONGEST = 1 << 20  # characters of a line
+_BLANKS = r"^$|[\t-\r\x1c-\x20\x85\p{Z}]"  # those of str.split, or nothing
 _MOST_EXPANSION = 50
 
 
@@ -418,11 +419,12 @@ def _read_trec(kind: type[_Lists], path: Path) -> dict[str, Any] | None:
     """The columns by pyarrow, if every line is plain: one blank or one tab between fields, and no comments."""
     with explain_missing_extra("suprank.evaluation.runs"):
         import pyarrow as pa
+        import pyarrow.compute as pc
         from pyarrow import csv
 
     types = {"query": pa.dictionary(pa.int32(), pa.large_string()), "item": pa.large_string()}
     types |= {"rank": pa.int64(), "score": pa.float64(), "grade": pa.int64()}
-    used = [field for field in kind.line if field in types]
+    unused = {field: pa.string() for field in kind.line if field not in types}  # they too must be UTF-8, without blanks
     with _open(path) as source:
         begin = source.read(1000)
         source.seek(0)
@@ -431,19 +433,39 @@ def _read_trec(kind: type[_Lists], path: Path) -> dict[str, Any] | None:
                 source,
                 read_options=csv.ReadOptions(column_names=kind.line, block_size=_BLOCK),
                 parse_options=csv.ParseOptions(delimiter="\t" if b"\t" in begin else " ", quote_char=False),
-                convert_options=csv.ConvertOptions(column_types=types, include_columns=used, null_values=[]),
+                convert_options=csv.ConvertOptions(column_types=types | unused, null_values=[]),
             ).unify_dictionaries()
         except pa.ArrowInvalid:
             return None
-    columns = {name: table[name].combine_chunks() for name in used}
-    queries = columns["query"].dictionary.to_pylist()
-    return None if any(len(query.split()) != 1 or query.startswith("#") for query in queries) else columns
+    if any(_has_blanks(chunk) for field in ("item", *unused) for chunk in table[field].chunks):
+        return None
+    table = table.drop_columns([*unused])  # before the others are copied
+    columns = {field: table[field].combine_chunks() for field in table.column_names}
+    queries = columns["query"].dictionary
+    return None if _has_blanks(queries) or pc.any(pc.starts_with(queries, "#")).as_py() else columns
+
+
+def _has_blanks(texts: Array) -> bool:
+    """Whether one of the texts is empty or has a blank; for printable ASCII, as most are, a glance at the bytes is enough."""
+    import pyarrow.compute as pc
+
+    letters = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    if letters.min(initial=255) > ord(" ") and letters.max(initial=0) <= ord("~"):
+        return bool(texts.index("").as_py() >= 0)
+    return bool(pc.any(pc.match_substring_regex(texts, _BLANKS)).as_py())
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines with their numbers, without blank lines and those that begin with #."""
-    with io.TextIOWrapper(_open(path), encoding="utf-8-sig") as text:
+    with io.TextIOWrapper(_open(path), encoding="utf-8-sig", errors="surrogateescape") as text:
         for number, line in enumerate(iter(lambda: text.readline(_LONGEST), ""), 1):
+            try:
+                line.encode()
+            except UnicodeEncodeError as error:
+                byte = ord(line[error.start]) - 0xDC00
+                raise ValueError(
+                    f"{path}:{number}: the line holds the byte 0x{byte:02X}, which is not UTF-8 (Latin-1?); save it as UTF-8."
+                ) from None
             if len(line) == _LONGEST:
                 raise ValueError(f"{path}:{number}: the line is too long: {shorten(line)}.")
             if line.strip() and not line.startswith("#"):

@@ -198,7 +198,8 @@ def label_column(cells: Array, name: str, about: str) -> LabelColumn:
     coded = chunks.unify_dictionaries().combine_chunks()
     coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded  # empty columns stay chunked
     names = ["" if name is None else str(name) for name in coded.dictionary.to_pylist()]
-    return LabelColumn(np.asarray(pc.fill_null(coded.indices, UNLABELED), np.int64), names)
+    codes = pc.fill_null(coded.indices.cast(pa.int32()), UNLABELED)  # some writers have unsigned ones
+    return LabelColumn(np.asarray(codes, np.int64), names)
 
 
 def read_table(path: str | PathLike[str]) -> Table:
