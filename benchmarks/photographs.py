@@ -424,8 +424,11 @@ def _test_table(runs: Mapping[str, Mapping[str, float]]) -> str:
     columns = ("R@1", "R@2", "R@4", "R@8", "mAP@R", "AP/species", "AP/genus", "AP/family", "AP/order", "H-AP", "NDCG")
     seeds = [[100 * runs[job.name][name] for name in columns] for job in final_jobs()]
     ours = [f"{mean:.1f} ± {spread:.1f}" for mean, spread in zip(np.mean(seeds, 0), np.std(seeds, 0, ddof=1), strict=True)]
+    frozen = _read(RESULTS / "cub-frozen.json")["metrics"]
+    untrained = [f"{100 * frozen[name]:.1f}" if name in frozen else "–" for name in columns]
     papers = ["69.4", "79.4", "87.2", "92.1", *["–"] * 7]
-    return _table(["ROADMAP", *columns], [["ours, three seeds", *ours], ["paper", *papers]])
+    rows = [["frozen, 2,048 dimensions", *untrained], ["ROADMAP, three seeds", *ours], ["ROADMAP in the paper", *papers]]
+    return _table(["", *columns], rows)
 
 
 def _factor_table(runs: Mapping[str, Mapping[str, float]]) -> str:

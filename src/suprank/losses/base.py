@@ -197,7 +197,7 @@ class RetrievalLoss(nn.Module):
         Example:
             >>> from suprank.losses import SupMRR
             >>> SupMRR().per_query_values(torch.eye(3), torch.tensor([0, 0, 1]))
-            tensor([0.6000, 0.6000,    nan])
+            tensor([0.5000, 0.5000,    nan])
         """
         check_means(self, "it has no value for each query")
         checks = Checks(postpone=True)
