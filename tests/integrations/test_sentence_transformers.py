@@ -257,7 +257,7 @@ def test_the_trainer_lowers_the_loss_of_a_bi_encoder_and_the_model_card_names_it
     bi_encoder.save_pretrained(str(tmp_path / "model"))
     card = (tmp_path / "model" / "README.md").read_text()
     assert "- loss:BiEncoderRankLoss\n- loss:SupNDCG\n" in card
-    assert '"loss": "SupNDCG(tau=0.05' in card
+    assert '"loss": "SupNDCG(k=None, rank_tau=1.0, tau=0.05' in card
     assert "Optimization of Rank Losses for Image Retrieval" in card
 
 
