@@ -155,6 +155,7 @@ def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(
     assert f"What they retrieve, side by side: {folder / 'report.html'}\n" in result.stdout
     page = (folder / "report.html").read_text()
     assert "<title>HAPPIER against Smooth-AP on m</title>" in page
+    assert "happier,seed=0" not in page, "what both names share says nothing"
     assert all(f'<section id="{name}"' in page for name in ("metrics", "training", "map", "better", "worst", "random"))
 
     monkeypatch.setattr("suprank.executors.local.CONTEXT", None)  # no process is begun

@@ -110,11 +110,15 @@ def _max_images(runs: Sequence[RunFindings], queries: int, top: int) -> int:
 
 
 def _with_distinct_names(data: RetrievalData, against: RetrievalData | None) -> list[RetrievalData]:
-    """Both; if they have the same name, the names of their parent folders are added."""
+    """Both; what the names of two runs of an experiment share, such as seed=0, is left out, and if they have the same name, the
+    names of their parent folders are added.
+    """
     if against is None:
         return [data]
     if data.name != against.name:
-        return [data, against]
+        parts = [one.name.split(",") for one in (data, against)]
+        names = [",".join(part for part in own if part not in others) for own, others in (parts, parts[::-1])]
+        return [replace(one, name=name or one.name) for one, name in zip((data, against), names, strict=True)]
     parents = [one.origin.place.resolve().parent.name if one.origin.place is not None else "" for one in (data, against)]
     names = [f"{data.name} (1)", f"{data.name} (2)"]
     if parents[0] != parents[1]:
