@@ -298,6 +298,20 @@ def test_other_ids_that_a_format_cannot_hold_are_refused(run, tmp_path):
         Run.from_dict({"q": {"": 1.0}})
 
 
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+def test_of_a_filtered_column_of_categories_only_those_that_are_used_are_ids(text):
+    query, item = (pa.array(list(ids), text).dictionary_encode()[1:] for ids in ("cbab", "zxyy"))
+    judged = Qrels(query, item, [1, 1, 1])
+    assert list(judged) == [("b", [("x", 1), ("y", 1)]), ("a", [("y", 1)])]
+    assert evaluate_run({"b": {"x": 2.0, "y": 1.0}, "a": {"y": 1.0}}, judged, ["AP"])["AP"] == 1
+
+
+def test_rows_without_an_id_are_refused():
+    for column, query, item in (("query", ["q", None], ["x", "y"]), ("item", ["q", "q"], ["x", None])):
+        with pytest.raises(ValueError, match=f"{column} has 1 row.* without an id"):
+            Run(query, item, [1.0, 2.0])
+
+
 def test_an_unknown_extension_is_refused_with_the_known_ones(run, tmp_path):
     with pytest.raises(ValueError, match=r"extension '\.parquet'.*\.trec, \.run, \.txt, \.json, \.csv"):
         run.save(tmp_path / "a.parquet")

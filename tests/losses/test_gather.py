@@ -92,6 +92,10 @@ def test_a_wrapped_loss_of_one_process_is_the_loss_with_its_arguments_log_and_pa
     memory = gather(EmbeddingMemory(9, 4, loss=SupAP()))
     assert memory(embeddings, labels, ids=ids).isfinite()
     assert len(memory.loss) == 6
+    again = (gather(EmbeddingMemory(9, 4, loss=SupAP())), EmbeddingMemory(9, 4, loss=SupAP()))
+    assert again[0](embeddings, labels, ids) == again[1](embeddings, labels, ids)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        memory(embeddings, labels, ids, ids)
 
 
 @needs_gloo

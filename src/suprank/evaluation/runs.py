@@ -300,16 +300,27 @@ def _as(kind: type[_Kind], given: Any, name: str) -> _Kind:
 
 
 def _texts(column: Any, name: str) -> Array:
-    """The ids as an array of text."""
+    """The ids as an array of text; those of queries may be a dictionary."""
     with explain_missing_extra("suprank.evaluation.runs"):
         import pyarrow as pa
 
     array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column)
-    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    is_dictionary = pa.types.is_dictionary(array.type)
+    kind = array.type.value_type if is_dictionary else array.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)) and len(array):
         raise TypeError(f"{name} holds {kind}, but ids must be text or integers; convert them with str.")
-    array = array if pa.types.is_dictionary(array.type) else array.cast(pa.large_string())
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    if array.null_count:
+        raise ValueError(f"{name} has {array.null_count} row(s) without an id; every row needs one.")
+    if is_dictionary and name == "query" and kind == pa.large_string() and _is_by_first_use(array):
+        return array  # of a file, as it was read
+    return (array.dictionary_decode() if is_dictionary else array).cast(pa.large_string())
+
+
+def _is_by_first_use(array: Array) -> bool:
+    """Whether a dictionary has what is used and nothing else, as it first comes; that of a filtered pandas column has more."""
+    highest = np.maximum.accumulate(array.indices.to_numpy())
+    return bool(np.bincount(highest, minlength=len(array.dictionary)).all())
 
 
 def _columns(kind: type[_Lists], lists: Iterable[tuple[Any, Iterable[tuple[Any, Any]]]], source: str) -> tuple[Any, ...]:
@@ -343,7 +354,7 @@ def _order(*keys: NDArray[Any]) -> NDArray[np.int64]:
 
 def _refuse_repetitions(query: Array, item: Array, where: Where) -> None:
     """Refuse an item that a query has twice."""
-    pair = _hashes(item) + query.indices.to_numpy() * np.uint64(0x9E3779B97F4A7C15)
+    pair = _hashes(item) + query.indices.to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     seen: set[tuple[str, str]] = set()
     for row in np.flatnonzero(np.isin(pair, _repeated(pair))).tolist():
         one = query[row].as_py(), item[row].as_py()

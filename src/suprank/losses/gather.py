@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from inspect import signature
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -86,7 +87,10 @@ class GatheredLoss(nn.Module):
         """The log of the loss."""
         return getattr(self.loss, "log", {})
 
-    def forward(self, embeddings: Tensor, labels: Tensor | None = None, **options: Any) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Tensor | None = None, *more: Any, **options: Any) -> Tensor:
+        if more:  # by position, as a memory takes ids
+            _, _, *names = signature(self.loss.forward).bind(embeddings, labels, *more, **options).arguments
+            options |= zip(names, more, strict=False)
         given = {"embeddings": embeddings, "labels": labels, **{name: options.pop(name, None) for name in _OF_QUERIES}}
         own = {name: value for name, value in given.items() if value is not None}
         rows = gather(*own.values(), equal_sizes=self.equal_sizes, group=self.group)

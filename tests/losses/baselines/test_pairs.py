@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
-from suprank.losses import RetrievalBatch
+from suprank.losses import KoLeo, RetrievalBatch, SimilarityMixup
 from suprank.losses.baselines.pairs import ContrastiveKoLeo, ContrastiveXBM
 from tests.losses.batches import COMPOSITIONS, DIM, batch, gradient_of, on_a_circle
 
@@ -156,3 +157,16 @@ def test_copies_are_pushed_nowhere():
     value, gradient = gradient_of(ContrastiveKoLeo(), torch.ones(3, DIM, dtype=torch.float64), torch.tensor([0, 0, 0]))
     assert value.item() == pytest.approx(-0.7 * math.log(1e-8))
     assert gradient.eq(0).all()
+
+
+def test_the_nearest_neighbors_of_virtual_examples_are_nearest_by_distance():
+    vectors = normalize(torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    torch.manual_seed(0)
+    found = SimilarityMixup(KoLeo())(vectors, torch.arange(9) // 3)
+    pairs = [(x, z) for x in range(9) for z in range(x + 1, 9) if x // 3 == z // 3]
+    torch.manual_seed(0)
+    shares = torch.rand(len(pairs)).tolist()
+    mixed = [a * vectors[x] + (1 - a) * vectors[z] for a, (x, z) in zip(shares, pairs, strict=True)]
+    examples = [*zip(vectors, [{x} for x in range(9)], strict=True), *zip(mixed, map(set, pairs), strict=True)]
+    nearest = [min((v - w).norm().item() for w, others in examples if not images & others) for v, images in examples]
+    assert found.item() == pytest.approx(-sum(map(math.log, nearest)) / len(examples))

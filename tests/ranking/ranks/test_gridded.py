@@ -104,6 +104,18 @@ def test_blocks_of_any_size_give_the_same_ranks():
         assert_near(gradient, slope, 1e-9)
 
 
+@pytest.mark.parametrize("lowest", [-1, 0])
+def test_levels_in_int64_stay_as_they_are_and_scores_may_be_a_transpose(lowest):
+    scores, level = random_ranking(4, 40, 3)
+    level = level.clamp(min=lowest)
+    given = level.long()
+    truth, slope = with_gradient(definition, scores.T, level.T, None, Sigmoid(), SupStep())
+    found, gradient = with_gradient(gridded, scores.T, given.T, None, Sigmoid(), SupStep())
+    assert torch.equal(given, level.long())
+    assert_near(found[1], truth[1], 1e-9)
+    assert_near(gradient, slope, 1e-9)
+
+
 @pytest.mark.parametrize("shift", [-3e4, 1e4])
 def test_scores_far_from_zero_keep_their_ranks(shift):
     scores, level = random_ranking(4, 3, 40)

@@ -97,7 +97,8 @@ def _koleo(
 ) -> Float[Tensor, " queries"]:
     """−log of the distance of each query to the nearest item of its list."""
     with torch.no_grad(), without_autocast(queries):
-        nearest = (queries @ items.T).masked_fill_(~listed, -torch.inf).argmax(-1)
+        # The squares are those of unit vectors, but for virtual examples and vectors of no length.
+        nearest = (queries @ items.T - items.square().sum(-1) / 2).masked_fill_(~listed, -torch.inf).argmax(-1)
     # The difference itself, since 2 − 2s loses the digits of small distances.
     distance = torch.linalg.vector_norm(queries - items[nearest], dim=-1)
     return -(distance + _SHORTEST).log()

@@ -97,7 +97,7 @@ def gridded(
     numbers = 12 * items + 30 * (levels.depth + 1) * bins  # of the polynomials and the grids of one query
     rows = max(1, int(budget / (scores.element_size() * numbers)))
     settings = _Settings(plus, minus, span, rows, levels, ignored)
-    return Ranks(*Ranked.apply(_GRIDDED, (settings,), plus, minus, scores, level, None))
+    return Ranks(*Ranked.apply(_GRIDDED, (settings,), plus, minus, scores.contiguous(), level, None))  # flat indices
 
 
 class Levels(NamedTuple):
@@ -263,7 +263,7 @@ def _pulls(
     positives = Positives(index, saved.is_positive)
     known = [None if grad is None else positives.masked(grad.gather(1, index)) for grad in grads]
     own = level.gather(1, index).long().clamp_(min=1)
-    group = level.long().clamp_(min=0)
+    group = level.long().clamp(min=0)  # not in place: long() copies no int64
     result = torch.zeros_like(scores)
     for grad, slope in zip(known, saved.slopes, strict=True):
         if grad is not None:
