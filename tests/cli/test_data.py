@@ -303,7 +303,8 @@ def size_of(picture):
     ("arguments", "message"),
     [
         (("check", "gone.parquet"), "gone.parquet: the manifest does not exist"),
-        (("check", "photos"), "a manifest is a .parquet or .csv file"),
+        (("check", "photos"), "photos: the manifest is a folder; make one with `suprank data import`"),
+        (("check", "photos.zip"), "a manifest is a .parquet or .csv file"),
         (("check", "bad.parquet"), "bad.parquet is not a readable Parquet file"),
         (("check", "m.parquet", "--split", "valid"), "there is no split 'valid' here; choose from train"),
         (("check", "m.parquet", "--root", "gone"), "the root gone is not a folder"),

@@ -312,7 +312,7 @@ def test_machines_embed_a_share_each_one_is_killed_and_the_joined_result_is_that
     os.killpg(killed.pid, signal.SIGKILL)
     assert killed.end(60)[0] == -signal.SIGKILL
     assert not (parts / "00039.npy").exists()
-    assert "interrupted; give the same command again, without a shard" in refused("evaluate", "e")
+    assert "interrupted; give its `suprank embed` again, without a shard" in refused("evaluate", "e")
 
     others = [started(forked, *command, "--shard", f"{i}/3", shard_rows=8, pause=0.02) for i in (1, 2)]
     others.append(started(forked, *long_run(folder, "alone", "--device", "cpu"), shard_rows=8))

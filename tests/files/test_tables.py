@@ -78,7 +78,9 @@ def test_lines_of_a_text_file_keep_their_white_space(tmp_path):
     assert (rows.rows, rows.lines, len(rows.rejects)) == ([(" jay ",), ("wren",)], [1, 4], 1)
 
 
-@pytest.mark.parametrize("reader", [lambda path: read_rows(path, ["a"], lambda cells: None), read_lines, column_names])
+@pytest.mark.parametrize(
+    "reader", [lambda path: read_rows(path, ["a"], lambda cells: None), read_lines, read_table, column_names]
+)
 def test_a_file_that_does_not_exist_is_refused(tmp_path, reader):
     with pytest.raises(FileNotFoundError, match="t.csv does not exist .the working folder is"):
         reader(tmp_path / "t.csv")

@@ -255,6 +255,14 @@ def test_export_writes_the_manifest_of_the_project(tmp_path):
             export_branch(project, tmp_path / "out", "final", **unread)
 
 
+def test_files_that_no_export_wrote_are_not_replaced(project, tmp_path):
+    (tmp_path / "labels.csv").write_text("mine")
+    with pytest.raises(FileExistsError, match="has labels.csv and no provenance.json, so no export wrote them"):
+        export_branch(project, tmp_path, "final")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["labels.csv", "p"]
+    assert (tmp_path / "labels.csv").read_text() == "mine"
+
+
 def test_a_locked_project_and_a_full_disk_leave_nothing(project, tmp_path, monkeypatch):
     with closing(sqlite3.connect(project.file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

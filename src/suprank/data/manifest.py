@@ -143,7 +143,7 @@ class Manifest:
         is looked for relative to the manifest. `levels` selects some of the levels.
         """
         path = Path(path)
-        if path.suffix.lower() not in (".parquet", ".csv"):
+        if not path.is_dir() and path.suffix.lower() not in (".parquet", ".csv"):
             raise ValueError(f"{path}: a manifest is a .parquet or .csv file, and this one ends in {path.suffix!r}.")
         if not path.is_file():
             problem = "is a folder" if path.is_dir() else f"does not exist (the working folder is {Path.cwd()})"

@@ -43,7 +43,7 @@ def read_embedded(out: str | PathLike[str], part: str) -> EmbeddedPart:
         raise FileNotFoundError(f"{folder} does not exist: {out} has {available or 'no embeddings'}; embed that split first.")
     if not has_embeddings(folder):
         started = (folder / RECORD).is_file()
-        interrupted = "the run was interrupted; give the same command again, without a shard"
+        interrupted = "embedding was interrupted; give its `suprank embed` again, without a shard"
         reason = interrupted if started else "it is not a folder of `suprank embed`"
         raise FileNotFoundError(f"{folder} has no {RESULT} with {ITEMS}: {reason}.")
     items = Manifest.read(folder / ITEMS)

@@ -205,7 +205,7 @@ def label_column(cells: Array, name: str, about: str) -> LabelColumn:
 def read_table(path: str | PathLike[str]) -> Table:
     """The table in a .csv, .tsv or .parquet file."""
     path = Path(path)
-    return parse_table(path.read_bytes(), str(path), path.suffix)
+    return parse_table(read_bytes(path), str(path), path.suffix)
 
 
 def parse_table(content: bytes, about: str, suffix: str) -> Table:

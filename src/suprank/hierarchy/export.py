@@ -76,8 +76,8 @@ def export_branch(
     """Write a branch to a folder and, with `manifest_out`, a manifest with its groups as new levels.
 
     The same branch always gives the same bytes, except for the time in provenance.json. The export is recorded in the project,
-    with the lint errors that `force` overrode. In labels.csv and groups.csv an apostrophe is put before text that a spreadsheet
-    would run as a formula, unless `raw_csv`.
+    with the lint errors that `force` overrode. It replaces an earlier export, and no other files. In labels.csv and groups.csv
+    an apostrophe is put before text that a spreadsheet would run as a formula, unless `raw_csv`.
     """
     if format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; choose from {', '.join(FORMATS)}.")
@@ -116,6 +116,11 @@ def export_branch(
             "written": utc_now(),
         }
         contents[PROVENANCE] = (json.dumps(provenance, indent=2, ensure_ascii=False) + "\n").encode()
+        theirs = [name for name in contents if (folder / name).exists()]
+        if theirs and not (folder / PROVENANCE).exists():
+            raise FileExistsError(
+                f"{folder} has {' and '.join(theirs)} and no {PROVENANCE}, so no export wrote them; name another folder."
+            )
         overridden = canonical_json([error.to_dict() for error in errors])
         db.execute(
             "INSERT INTO export (branch, at, seq, files_json, options_json, overridden_json) "

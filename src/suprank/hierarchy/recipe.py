@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from importlib.resources import files
@@ -275,10 +276,19 @@ def validated(values: Mapping[str, Any]) -> Recipe:
     except ValidationError as error:
         problems = []
         for entry in error.errors():
-            unknown = entry["type"] == "extra_forbidden"
-            problem = "there is no such entry" if unknown else entry["msg"].removeprefix("Value error, ")
-            problems.append(": ".join(filter(None, (".".join(map(str, entry["loc"])), problem))))
+            place, problem = ".".join(map(str, entry["loc"])), entry["msg"].removeprefix("Value error, ")
+            if entry["type"] == "extra_forbidden":
+                close = difflib.get_close_matches(place, _key_names(), n=1, cutoff=0.75)
+                problem = f"there is no such entry{f'; did you mean {close[0]}?' if close else ''}"
+            problems.append(": ".join(filter(None, (place, problem))))
         raise ValueError("; ".join(problems)) from None
+
+
+def _key_names() -> list[str]:
+    """The entries of a recipe: those of tables after the table's name, such as clean.several."""
+    tables = {name: field.annotation for name, field in Recipe.model_fields.items()}
+    keys = [f"{name}.{key}" for name, kind in tables.items() for key in getattr(kind, "model_fields", ())]
+    return [*tables, *keys]
 
 
 def _folder() -> Path:

@@ -104,5 +104,5 @@ def test_what_it_cannot_start_from_says_why(project, options, message):
     with pytest.raises(ValueError, match=message):
         open_branch(project, "final", **options)
     open_branch(project, "joint", source="anna", against="ben")
-    with pytest.raises(ValueError, match="there is a branch 'joint' already; open it without source and against"):
+    with pytest.raises(ValueError, match="there is a branch 'joint' already; open it by its name alone"):
         open_branch(project, "joint", source="anna", against="ben")

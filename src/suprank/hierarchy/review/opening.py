@@ -34,7 +34,7 @@ def open_branch(project: Project, name: str, *, source: str | None = None, again
     with project.transaction() as db:
         row = db.execute("SELECT id FROM branch WHERE name = ?", (name,)).fetchone()
         if row is not None and source is not None:
-            raise ValueError(f"there is a branch {name!r} already; open it without source and against, or use another name.")
+            raise ValueError(f"there is a branch {name!r} already; open it by its name alone, or start one of another name.")
         if row is not None:
             number = row["id"]
         elif source is not None and against is not None:
