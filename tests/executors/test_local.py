@@ -94,6 +94,25 @@ def test_a_killed_fork_server_fails_no_task_that_comes_after(tmp_path):
     assert answers(task("double", 3))[task("double", 3)] == Answer(6)
 
 
+HELD_BACK = """
+import signal
+from multiprocessing import forkserver, resource_tracker
+resource_tracker.ensure_running()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # as while the workers of a loader start
+forkserver.ensure_running()
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+from suprank.executors.local import Task, run
+from tests.executors.work import act
+[(task, answer)] = run(act, [Task("a", ("end", -15))])
+print(answer.error)
+"""
+
+
+def test_a_task_can_be_stopped_although_its_server_was_started_while_signals_were_held_back(forked):
+    code, output, errors = forked.script(HELD_BACK).end(timeout=60)
+    assert (code, output.splitlines()[-1:]) == (0, ["was ended by SIGTERM"]), errors
+
+
 def test_tasks_that_are_added_meanwhile_are_done_too():
     tasks, found = deque([task("double", 1)]), []
     for _, answer in run(work.act, tasks):
