@@ -262,7 +262,7 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monke
     finished = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
     assert 2 <= len(finished) < rows // 8
     assert not (folder / "e/test/embeddings.npy").exists()
-    assert "interrupted; give the same command again" in refused("evaluate", "e")
+    assert "interrupted; give its `suprank embed` again" in refused("evaluate", "e")
 
     monkeypatch.setattr(collection, "SHARD_ROWS", 8)
     done(*command)

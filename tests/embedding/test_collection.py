@@ -325,7 +325,7 @@ def test_folders_without_a_finished_run_say_so(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a folder of `suprank embed`"):
         read_embedded(tmp_path, "test")
     (tmp_path / "test" / "run.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match="interrupted; give the same command again"):
+    with pytest.raises(FileNotFoundError, match="interrupted; give its `suprank embed` again"):
         read_embedded(tmp_path, "test")
 
 

@@ -117,7 +117,7 @@ def test_a_hugging_face_dataset_with_a_column_of_embeddings_is_one_of_the_places
         (["sets"], {"shown_in": "the page"}, "the page of sets needs one label for an image at each level"),
         (["bare"], {"levels": ["class"]}, "bare has no level 'class'; choose from none"),
         (["e"], {"head": "e"}, "e is not the folder of a head"),
-        (["unfinished"], {}, "interrupted; give the same command again"),
+        (["unfinished"], {}, "interrupted; give its `suprank embed` again"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(manifest, arguments, options, complaint):

@@ -247,7 +247,7 @@ def _start(process: Any, preload: Sequence[str]) -> None:
 
 
 def start_server(preload: Sequence[str]) -> None:
-    """Start the fork server, unless there is one."""
+    """Start the fork server, unless there is one. All processes have the signal mask that this thread has now."""
     CONTEXT.set_forkserver_preload(["torch", *preload, "suprank.executors.quick_end"])
     if CONTEXT.get_start_method() == "forkserver":
         with safe_environment(), _without_main():
@@ -364,7 +364,8 @@ def _work(connection: Connection, function: Callable[..., Any], environment: Map
         os.setsid()  # Ctrl-C reaches the caller, who decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have held signals back just then
+        # Who started the server may have held these back just then. Others that are blocked stay so.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     threading.Thread(target=_end_with_caller, daemon=True).start()
     path = sorted(sys.path, key=lambda place: Path(place).absolute() == Path.cwd())  # the working folder may be anybody's
     given = environment.get("OMP_NUM_THREADS", "")  # which the server may have read before it was set
