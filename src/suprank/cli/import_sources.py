@@ -26,13 +26,13 @@ class Keys(BaseModel):
 
 
 class FolderKeys(Keys):
-    """Of a folder tree."""
+    """Keys for folders of images."""
 
     split: str = Field("train", description="split of all images, unless folders are named after splits")
 
 
 class TableKeys(Keys):
-    """Of a table."""
+    """Keys for a table of images."""
 
     table: Path | None = Field(None, description="the table: .csv, .tsv or .parquet; by default manifest.csv in ROOT")
     path: str = Field("path", description="column of the paths, relative to ROOT")
@@ -45,7 +45,7 @@ class TableKeys(Keys):
 
 
 class HubKeys(Keys):
-    """Of a Hugging Face dataset."""
+    """Keys for a Hugging Face dataset."""
 
     image: str | None = Field(None, description="image column; by default the only one")
     id: str | None = Field(None, description="column of image ids; rows with equal ids are one image")
@@ -56,20 +56,20 @@ class HubKeys(Keys):
 
 
 class EmojiKeys(Keys):
-    """Of drawn emoji."""
+    """Keys for drawn emoji."""
 
     size: int = Field(64, ge=16, description="side of the images in pixels")
 
 
 class GlyphKeys(EmojiKeys):
-    """Of drawn characters."""
+    """Keys for drawn characters."""
 
     font: list[Path] = Field([], description="additional font file to draw with; repeatable")
     installed_fonts: bool = Field(False, description="draw with all fonts of this system too")
 
 
 class TaskKeys(Keys):
-    """Of a task of mteb."""
+    """Keys for a task of mteb."""
 
     data: Path | None = Field(None, description="downloaded repository of the dataset; by default the cache, or a download")
     split: str | None = Field(None, description="split of the task; by default the first that mteb evaluates")
