@@ -1,6 +1,5 @@
 """Fine-tune networks on a pack of photographs that stays on one GPU, several runs side by side.
 
-    python benchmarks/photographs.py pack-flowers FOLDER flowers.zip           # Flowers-102: 51 classes to train, 51 to test
     python benchmarks/photographs.py unpack cub.zip --to photos                # images, and a manifest for each set of classes
     python benchmarks/photographs.py jobs factors | python benchmarks/photographs.py add queue
     python benchmarks/photographs.py work photos queue results --workers 4 --backbone weights/resnet50_v1.py
@@ -475,38 +474,6 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in [header, ruler, *rows])
 
 
-def pack_flowers(folder: Path, out: Path) -> None:
-    """Write a pack of Flowers-102 with a short side of 288 pixels, from a clone of github.com/3ba2ii/Flower-Classifier.
-
-    The pack is a zip of WebP images with a manifest.csv; classes 1 to 51 are to train on, the others to test.
-    """
-    import io
-
-    from PIL import Image
-
-    names = json.loads((folder / "cat_to_name.json").read_text(encoding="utf-8"))
-    files = sorted((folder / "flowers").glob("*/*/*.jpg"), key=lambda file: (int(file.parent.name), file.name))
-    rows = []
-    with zipfile.ZipFile(out, "w") as pack:
-        for file in files:
-            number = file.parent.name
-            with Image.open(file) as opened:
-                picture = opened.convert("RGB")
-            scale = 288 / min(picture.size)
-            size = (round(scale * picture.width), round(scale * picture.height))
-            content = io.BytesIO()
-            picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=3).save(content, "WEBP", quality=50, method=4)
-            path = f"images/{int(number):03d}/{file.stem}.webp"
-            pack.writestr(path, content.getvalue())
-            rows.append({"path": path, "label_flower": names[number], "split": "train" if int(number) <= 51 else "test"})
-        table = io.StringIO()
-        writer = csv.DictWriter(table, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-        pack.writestr("manifest.csv", table.getvalue())
-    print(f"{out}: {len(rows):,} images, {out.stat().st_size / 1e6:.0f} MB")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -522,9 +489,6 @@ def main() -> None:
     one.add_argument("--minutes", type=float, default=0, help="wait so long for further jobs")
     verbs.add_parser("table").add_argument("results", type=Path)
     verbs.add_parser("jobs").add_argument("stage", choices=STAGES)
-    one = verbs.add_parser("pack-flowers")
-    one.add_argument("folder", type=Path)
-    one.add_argument("out", type=Path)
     one = verbs.add_parser("collect")
     one.add_argument("results", type=Path)
     one.add_argument("name")
@@ -537,8 +501,6 @@ def main() -> None:
             add(given.queue, sys.stdin.read().splitlines())
         case "jobs":
             print(*(job.line for job in STAGES[given.stage]()), sep="\n")
-        case "pack-flowers":
-            pack_flowers(given.folder, given.out)
         case "collect":
             collect(given.results, given.name)
         case "page":
